@@ -144,9 +144,9 @@ def test_an_index_of_other_documents_is_refused(
     index = BeirIndex(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
     other = {f"other-{i}": {"text": "x"} for i in range(12)}
 
-    with pytest.raises(UserError, match="BEIR was given 1 document, and 12 are indexed"):
+    with pytest.raises(UserError, match="BEIR gives 1 documents; 12 are indexed"):
         index.search({"d1": {"text": "x"}}, {"q": "read"}, 3, "dot")
-    with pytest.raises(UserError, match=r"The index holds the document 'd\d+', which the corpus"):
+    with pytest.raises(UserError, match=r"The index holds 'd\d+', and the corpus"):
         index.search(other, {"q": "read"}, 3, "dot")
 
 

@@ -360,8 +360,8 @@ class FuseRequest:
     )
     weights: tuple[float, ...] = option((), "Weights of the runs, as .7,.3; all alike by default.")
     top_k: int = option(1000, "Documents kept per query.", "--top-k", "-k", least=1)
-    rrf_k: float | None = option(None, "Constant that is added to a rank; 60 by default.")
-    scale: str | None = option(None, "Scaling of scores: min-max (the default), z or none.")
+    rrf_k: float = option(60.0, "Constant that is added to a rank.")
+    scale: Literal["min-max", "z", "none"] = option("min-max", "Scaling of scores.")
 
 
 Runs = Literal["whole", "all", "none"]
@@ -520,25 +520,6 @@ class MtebRequest(_OnDevice):
         (), "Dims to keep; all together by default.", *reversed(DIMS), least=1
     )
     out: Path = _out()
-
-
-@dataclass(frozen=True)
-class CostsRequest(_OfIndexes):
-    """Whose costs are measured, and how thoroughly."""
-
-    model: str
-    corpus: str  # its documents are searched
-    split: str = "test"  # its queries are timed
-    layers: tuple[int, ...] = ()  # empty: all
-    dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
-    pairing: str = "trained"  # layer whose documents are searched, or "same" or "last"
-    exits: Exits = ""  # of the queries
-    hybrid: float = 0.0  # weight of BM25
-    query_length: int | None = None
-    document_length: int | None = None
-    queries: int = 50  # evenly spread over the split
-    documents: int = 64  # encoded to time encoding, evenly spread over the corpus
-    rounds: int = 3  # of each measurement; the median counts
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from m2dr.core import variants
 from m2dr.core.errors import UserError, nearest, suggestion
 from m2dr.core.option import Option, option, option_of
 from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity
-from m2dr.core.variants import (
-    CHOICES,
-    FAITHFUL,
-    VARIANTS,
-    Candidates,
-    Distill,
-    Loss,
-    Variant,
-)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class")
@@ -112,7 +104,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-@_overruling(Variant, CHOICES, after="revision")
+@_overruling(variants.Variant, variants.CHOICES, after="revision")
 class TrainSettings(RunSettings):
     """One training: the fields below, those of `Variant`, and those of `RunSettings`.
 
@@ -120,7 +112,7 @@ class TrainSettings(RunSettings):
     the backbone or the corpus. Every number that changes a result is a setting.
     """
 
-    variant: str = option("full-dim", f"The recipe: {', '.join(VARIANTS)}.")
+    variant: str = option("full-dim", f"The recipe: {', '.join(variants.VARIANTS)}.")
     corpus: str = option("pydocs", "What to train on; as for `m2dr index corpus`.")
     split: str = option("train", "Split to train on.")
     dev: str = option("dev", "Split that picks the best checkpoint, where the corpus has it.")
@@ -142,7 +134,7 @@ class TrainSettings(RunSettings):
     checkpoints: tuple[str, ...] = option(
         (), "Cuts of a staircase or of MIPIC's chain, such as L2D32; spread evenly by default."
     )
-    loss: Loss | None = option(
+    loss: variants.Loss | None = option(
         None, "Base loss; contrastive for documents, angle for scored pairs, simcse for sentences."
     )
     loss_weights: tuple[float, ...] = option(
@@ -154,7 +146,7 @@ class TrainSettings(RunSettings):
         "Weights of the base loss at L and H, l and H, L and k, l and k (2DMSE, eq. 7); the fifth, "
         "of its alignment, is align_weight.",
     )
-    candidates: Candidates | None = option(
+    candidates: variants.Candidates | None = option(
         None,
         "Candidates of the in-batch part of loss angle: the second sentences, or all texts of the "
         "batch; second by default, all with faithful.",
@@ -173,7 +165,9 @@ class TrainSettings(RunSettings):
     )
     faithful: bool = option(False, "Take the recipe as its public code computes it.")
 
-    distill: Distill = option("none", "Loss on a teacher's scores, at every cut that retrieves.")
+    distill: variants.Distill = option(
+        "none", "Loss on a teacher's scores, at every cut that retrieves."
+    )
     teacher_scores: str = option("", "File of the teacher's scores; the corpus by default.")
     distill_weight: float = option(1.0, "Weight of the loss on the teacher's scores.", above=0)
     contrastive_weight: float = option(1.0, "Weight of the base loss beside it; may be 0.")
@@ -222,21 +216,21 @@ class TrainSettings(RunSettings):
         return self.variant == "plain" if self.refit is None else self.refit
 
     @property
-    def row(self) -> Variant:
+    def row(self) -> variants.Variant:
         """The variant's row; that of its public code where `faithful`."""
-        published = FAITHFUL.get(self.variant, {}) if self.faithful else {}
-        return replace(VARIANTS[self.variant], **published)
+        published = variants.FAITHFUL.get(self.variant, {}) if self.faithful else {}
+        return replace(variants.VARIANTS[self.variant], **published)
 
-    def recipe(self) -> Variant:
+    def recipe(self) -> variants.Variant:
         """Return the row with the fields that these settings overrule."""
-        given = {name: getattr(self, name) for name in CHOICES}
+        given = {name: getattr(self, name) for name in variants.CHOICES}
         return replace(self.row, **{n: value for n, value in given.items() if value is not None})
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong although each value alone is fine."""
         yield from super().problems()
-        if self.variant not in VARIANTS:
-            yield f"unknown variant {self.variant!r} ({nearest(self.variant, VARIANTS)})"
+        if self.variant not in variants.VARIANTS:
+            yield f"unknown variant {self.variant!r} ({nearest(self.variant, variants.VARIANTS)})"
         if len(self.loss_weights) != 3:
             yield "loss_weights are three numbers: by cosine, in the batch, by angle"
         if len(self.term_weights) != 4:

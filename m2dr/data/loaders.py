@@ -7,25 +7,8 @@ from pathlib import Path
 
 from m2dr.core.errors import UserError, suggestion
 from m2dr.core.records import Document
-from m2dr.data import beir, irds, msmarco, pydocs
+from m2dr.data import beir, irds, msmarco, pydocs, tables
 from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS, Dataset, TableCorpus, is_document
-from m2dr.data.tables import (
-    Row,
-    column,
-    columns_of,
-    has_header,
-    hub_parts,
-    id_of,
-    is_hub,
-    is_table,
-    name_of,
-    optional,
-    parsed,
-    read_lines,
-    split_name,
-    suffix_of,
-    text_of,
-)
 from m2dr.data.training_rows import POSITIVES, QUERIES, answers, open_rows
 
 _COLUMNS = (*DOCUMENT_IDS, *DOCUMENT_TEXTS, *QUERIES, *POSITIVES)
@@ -34,23 +17,27 @@ Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
 
 def _open_hub(name: str) -> Dataset:
     """Open a data set of the library datasets: a corpus with queries and judgements, or rows."""
-    parts = {part: Path(where) for part, where in hub_parts(name).items()}
+    parts = {part: Path(where) for part, where in tables.hub_parts(name).items()}
     if not parts:
         return _open_table(name)
     corpus, queries = parts.pop("corpus"), parts.pop("queries")
-    qrels = {split_name(split): where for split, where in parts.items()}
-    return beir.open_parts(name_of(Path(name)), corpus, queries, qrels)
+    qrels = {tables.split_name(split): where for split, where in parts.items()}
+    return beir.open_parts(tables.name_of(Path(name)), corpus, queries, qrels)
 
 
 def _open_table(name: str) -> Dataset:
     """Open a table: pairs or groups, or documents without queries."""
     path = Path(name)
-    columns = columns_of(path)
-    if suffix_of(path) == ".tsv" and len(columns) == 2 and not has_header(path, _COLUMNS):
-        return Dataset(name_of(path), TableCorpus(path, ("_id", "text")), {})
+    columns = tables.columns_of(path)
+    if (
+        tables.suffix_of(path) == ".tsv"
+        and len(columns) == 2
+        and not tables.has_header(path, _COLUMNS)
+    ):
+        return Dataset(tables.name_of(path), TableCorpus(path, ("_id", "text")), {})
     of_training = not {*QUERIES, *POSITIVES}.isdisjoint(columns)
     if columns and not answers(columns) and (is_document(columns) or not of_training):
-        return Dataset(name_of(path), TableCorpus(path), {})
+        return Dataset(tables.name_of(path), TableCorpus(path), {})
     return open_rows(name)
 
 
@@ -67,14 +54,14 @@ class Loader:
 LOADERS = (
     Loader("pydocs or pydocs:stdlib", pydocs.recognises, pydocs.open_pydocs),
     Loader("irds:ID of ir_datasets", irds.recognises, irds.open_irds),
-    Loader("hf:ID[/CONFIG][:SPLIT] of datasets", is_hub, _open_hub),
+    Loader("hf:ID[/CONFIG][:SPLIT] of datasets", tables.is_hub, _open_hub),
     Loader("a triples.*.tsv file", msmarco.recognises_triples, msmarco.open_triples),
     Loader("a folder of BEIR's files, or its name", beir.recognises, beir.open_beir),
     Loader("a folder of MS MARCO's files", msmarco.recognises, msmarco.open_msmarco),
     Loader(
         "a .jsonl, .json, .csv, .tsv, .parquet or .arrow file or a folder of them, with pairs, "
         "groups or documents; or a folder of .md and .txt files",
-        lambda name: is_table(Path(name)),
+        lambda name: tables.is_table(Path(name)),
         _open_table,
     ),
 )
@@ -117,18 +104,18 @@ def open_texts(name: str, queries: bool = False) -> Texts:
     """
     path = Path(name)
     keys = (*DOCUMENT_TEXTS, "query") if queries else DOCUMENT_TEXTS
-    if suffix_of(path) == ".txt":
+    if tables.suffix_of(path) == ".txt":
         if not path.is_file():
             raise UserError(f"There is no file {name}.")
         return lambda: (
-            Document(str(row), line) for row, line in enumerate(read_lines(path, blank=True))
+            Document(str(row), line) for row, line in enumerate(tables.read_lines(path, blank=True))
         )
-    if path.is_file() and is_table(path):
-        names = () if has_header(path, keys) else ("_id", "text")
+    if path.is_file() and tables.is_table(path):
+        names = () if tables.has_header(path, keys) else ("_id", "text")
 
         def read() -> Iterator[Document]:
             numbers = map(str, count())
-            return parsed(path, lambda row: _text(row, keys, next(numbers)), names)
+            return tables.parsed(path, lambda row: _text(row, keys, next(numbers)), names)
 
         return read
     dataset = open_dataset(name)
@@ -137,10 +124,10 @@ def open_texts(name: str, queries: bool = False) -> Texts:
     return dataset.documents
 
 
-def _text(row: Row, keys: tuple[str, ...], number: str) -> Document:
-    docid = optional(row, (*DOCUMENT_IDS, "query_id"))
+def _text(row: tables.Row, keys: tuple[str, ...], number: str) -> Document:
+    docid = tables.optional(row, (*DOCUMENT_IDS, "query_id"))
     return Document(
-        number if docid is None else id_of(docid),
-        text_of(row[column(row, keys)], "the text", empty=True),
-        text_of(row.get("title") or "", "the title", empty=True),
+        number if docid is None else tables.id_of(docid),
+        tables.text_of(row[tables.column(row, keys)], "the text", empty=True),
+        tables.text_of(row.get("title") or "", "the title", empty=True),
     )

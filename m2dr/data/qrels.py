@@ -6,21 +6,8 @@ from pathlib import Path
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Judgement, Query
+from m2dr.data import tables
 from m2dr.data.dataset import Corpus, JudgedQueries
-from m2dr.data.tables import (
-    ARROW,
-    Row,
-    column,
-    has_header,
-    id_of,
-    is_hub,
-    number_of,
-    parsed,
-    read_lines,
-    suffix_of,
-    text_of,
-    words_of,
-)
 
 QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid", "topic", "topic_id", "number")
 QUERY_TEXTS = ("query", "text", "query_text", "question", "title")
@@ -44,11 +31,17 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
     Raises:
         UserError: a line is malformed.
     """
-    if is_hub(path) or path.is_dir() or suffix_of(path) in (*ARROW, ".csv", ".jsonl"):
-        yield from parsed(path, lambda row: _judgement(*(row[column(row, n)] for n in JUDGED)))
+    if (
+        tables.is_hub(path)
+        or path.is_dir()
+        or tables.suffix_of(path) in (*tables.ARROW, ".csv", ".jsonl")
+    ):
+        yield from tables.parsed(
+            path, lambda row: _judgement(*(row[tables.column(row, n)] for n in JUDGED))
+        )
         return
-    for number, line in enumerate(read_lines(path), 1):
-        cells = words_of(line)
+    for number, line in enumerate(tables.read_lines(path), 1):
+        cells = tables.words_of(line)
         if '"' in line:  # DBpedia's ids are quoted as in CSV
             cells = [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
         if not cells or line.startswith("#") or (number == 1 and cells[-1].lower() in JUDGED[2]):
@@ -62,8 +55,10 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
 
 
 def _judgement(query: object, document: object, score: object) -> Judgement:
-    level = number_of(score, "the relevance")
-    return Judgement(id_of(query), id_of(document), int(level) if level.is_integer() else level)
+    level = tables.number_of(score, "the relevance")
+    return Judgement(
+        tables.id_of(query), tables.id_of(document), int(level) if level.is_integer() else level
+    )
 
 
 def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQueries:
@@ -79,25 +74,22 @@ def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQ
     judgements: dict[tuple[str, str], Judgement] = {}
     for judgement in read_judgements(path):
         pair = (judgement.query_id, judgement.document_id)
-        if judgements.setdefault(pair, judgement) != judgement:
-            raise UserError(
-                f"{path} judges document {pair[1]!r} for query {pair[0]!r} twice: "
-                f"{judgements[pair].relevance} and {judgement.relevance}."
-            )
+        earlier = judgements.setdefault(pair, judgement)
+        if earlier != judgement:
+            levels = f"{earlier.relevance} and {judgement.relevance}"
+            raise UserError(f"{path} judges {pair} twice: {levels}.")
     queries = find_queries({judgement.query_id for judgement in judgements.values()})
     if not queries or not any(docid in corpus for _, docid in judgements):
         what = "documents" if queries else "queries"
-        raise UserError(
-            f"{path} holds no judgement of {what} of this data set"
-            + (f"; it judges {next(iter(judgements))}." if judgements else ".")
-        )
+        first = next(iter(judgements), "missing")
+        raise UserError(f"{path} judges no {what} of this data set; its first pair is {first}.")
     return list(queries.values()), list(judgements.values())
 
 
 def find_queries(path: Path, wanted: Set[str]) -> dict[str, Query]:
     """Return the wanted queries of a table by id, in file order; two of one id are refused."""
     found: dict[str, Query] = {}
-    for query in parsed(path, query_of):
+    for query in tables.parsed(path, query_of):
         if query.id in wanted and found.setdefault(query.id, query) is not query:
             raise UserError(f"{path} holds two queries of the id {query.id!r}.")
     return found
@@ -109,11 +101,11 @@ def read_topics(path: Path) -> list[Query]:
     Raises:
         UserError: there is no query, one has no text, or two have one id.
     """
-    named = has_header(path, QUERY_IDS) or has_header(path, QUERY_TEXTS[:1])
+    named = tables.has_header(path, QUERY_IDS) or tables.has_header(path, QUERY_TEXTS[:1])
     names = () if named else ("_id", "text")
     queries: dict[str, Query] = {}
-    for query in parsed(path, query_of, names):
-        text_of(query.text, f"the text of query {query.id!r}")
+    for query in tables.parsed(path, query_of, names):
+        tables.text_of(query.text, f"the text of query {query.id!r}")
         if queries.setdefault(query.id, query) is not query:
             raise UserError(f"{path} holds two queries of the id {query.id!r}.")
     if not queries:
@@ -121,7 +113,7 @@ def read_topics(path: Path) -> list[Query]:
     return list(queries.values())
 
 
-def query_of(row: Row) -> Query:
+def query_of(row: tables.Row) -> Query:
     """Return the query of a row with an id and a text, which may be empty."""
-    text = text_of(row[column(row, QUERY_TEXTS)], "the text", empty=True)
-    return Query(id_of(row[column(row, QUERY_IDS)]), text)
+    text = tables.text_of(row[tables.column(row, QUERY_TEXTS)], "the text", empty=True)
+    return Query(tables.id_of(row[tables.column(row, QUERY_IDS)]), text)

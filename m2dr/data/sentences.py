@@ -8,26 +8,10 @@ from typing import NamedTuple
 
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import SentencePair
-from m2dr.data.tables import (
-    ARROW,
-    TEXT,
-    Parsed,
-    Row,
-    column,
-    columns_of,
-    header_of,
-    is_table,
-    name_of,
-    number_of,
-    optional,
-    parsed,
-    read_lines,
-    suffix_of,
-    text_of,
-)
+from m2dr.data import tables
 from m2dr.data.training_rows import QUERIES
 
-SUFFIXES = (*TEXT, ".txt", *ARROW)
+SUFFIXES = (*tables.TEXT, ".txt", *tables.ARROW)
 # Column names in lower case: STS-B and SNLI, SICK, MultiNLI, MTEB, Quora, MRPC.
 PAIRS = (
     ("sentence1", "sentence2"),
@@ -107,7 +91,11 @@ def recognises_sentences(name: str) -> bool:
 
 def is_plain_text(path: Path) -> bool:
     """Return whether a file has one sentence per line; SICK and MRPC are tables in .txt."""
-    return suffix_of(path) == ".txt" and path.is_file() and _pair_columns(header_of(path)) is None
+    return (
+        tables.suffix_of(path) == ".txt"
+        and path.is_file()
+        and _pair_columns(tables.header_of(path)) is None
+    )
 
 
 def paths_of(names: str) -> list[Path]:
@@ -148,7 +136,7 @@ def open_sentences(names: str, split: str = "train", neutral: bool = True) -> Se
             pairs = [SentencePair(p.first, p.second, (p.score - lowest) / width) for p in pairs]
         every += pairs
     skipped = sum(len(file.rows) for file in files) - len(every)
-    name = "+".join(name_of(file.path) for file in files)
+    name = "+".join(tables.name_of(file.path) for file in files)
     return Sentences(name, tuple(every), bool(files[0].score), skipped)
 
 
@@ -177,7 +165,7 @@ def open_scored_pairs(names: str, split: str = "") -> ScoredPairs:
             raise UserError(f"{file.path}: {wanted} was asked for; its splits are {splits}.")
         rows += [row for row in file.rows if not split or row.split == split]
     pairs = tuple(row.pair for row in rows if row.pair is not None)
-    return ScoredPairs("+".join(map(name_of, paths)), split, pairs)
+    return ScoredPairs("+".join(map(tables.name_of, paths)), split, pairs)
 
 
 def open_binary_pairs(names: str, split: str = "") -> ScoredPairs:
@@ -209,7 +197,7 @@ def open_labelled_texts(path: Path, split: str = "test") -> LabelledTexts:
     if len(labels) == 1 or strange is not None:
         unknown = f", and the test label {strange!r} is none of them" if strange else ""
         raise UserError(f"{path} has {len(labels)} training labels{unknown}.")
-    return LabelledTexts(name_of(path), split.lower(), train, test)
+    return LabelledTexts(tables.name_of(path), split.lower(), train, test)
 
 
 def split_file(folder: Path, split: str) -> Path:
@@ -218,7 +206,7 @@ def split_file(folder: Path, split: str) -> Path:
     Raises:
         UserError: there is none, or more than one.
     """
-    files = sorted(file for file in folder.iterdir() if suffix_of(file) in SUFFIXES)
+    files = sorted(file for file in folder.iterdir() if tables.suffix_of(file) in SUFFIXES)
     of_split = [f for f in files if split.lower() in re.split(r"[^a-z0-9]+", f.name.lower())]
     if len(of_split) != 1:
         names = ", ".join(file.name for file in files) or "nothing"
@@ -227,11 +215,13 @@ def split_file(folder: Path, split: str) -> Path:
 
 
 def _labelled(path: Path, split: str) -> tuple[LabelledText, ...]:
-    def parse(row: Row) -> tuple[str, LabelledText]:
-        text = text_of(row[column(row, TEXTS)], "the text")
-        label = row[column(row, LABELS)]
-        label = str(label) if isinstance(label, int) else text_of(label, "the label")
-        return str(optional(row, SPLITS) or "").strip().lower(), LabelledText(text, label.strip())
+    def parse(row: tables.Row) -> tuple[str, LabelledText]:
+        text = tables.text_of(row[tables.column(row, TEXTS)], "the text")
+        label = row[tables.column(row, LABELS)]
+        label = str(label) if isinstance(label, int) else tables.text_of(label, "the label")
+        return str(tables.optional(row, SPLITS) or "").strip().lower(), LabelledText(
+            text, label.strip()
+        )
 
     rows = list(_rows(split_file(path, split) if path.is_dir() else path, parse))
     chosen = tuple(text for of, text in rows if path.is_dir() or of == split)
@@ -263,7 +253,7 @@ class _SentenceFile(NamedTuple):
 
 
 def _read_file(path: Path) -> _SentenceFile:
-    if not (is_table(path) or suffix_of(path) == ".txt"):
+    if not (tables.is_table(path) or tables.suffix_of(path) == ".txt"):
         near = nearest(path.name, (p.name for p in path.parent.glob("*"))) if path.name else ""
         raise UserError(f"There is no file of sentences {path}. {near}")
     columns = _columns(path)
@@ -275,14 +265,15 @@ def _read_file(path: Path) -> _SentenceFile:
         raise UserError(f"{path} has no columns of sentences, only {', '.join(columns) or 'none'}.")
     labels = _labels(path, score, pair) if pair else {}
 
-    def parse(row: Row) -> _SentenceRow:
-        split = str(optional(row, SPLITS) or "").strip().lower()
+    def parse(row: tables.Row) -> _SentenceRow:
+        split = str(tables.optional(row, SPLITS) or "").strip().lower()
         first, second = (
-            text_of(row.get(name), name) for name in (pair or [column(row, SENTENCES)] * 2)
+            tables.text_of(row.get(name), name)
+            for name in (pair or [tables.column(row, SENTENCES)] * 2)
         )
         value = row.get(score)
         if not labels:
-            number = number_of(value, score) if score else 1.0
+            number = tables.number_of(value, score) if score else 1.0
         elif (label := _label(value)) in labels:
             number = labels[label]
         elif label in _NO_LABEL:
@@ -308,10 +299,7 @@ def _labels(path: Path, score: str, pair: Collection[str]) -> Mapping[str, float
     if "premise" not in pair:
         return {}
     if labels in ({"0", "1"}, {"1"}):
-        raise UserError(
-            f"{path}: every {score} of a premise is 0 or 1, which may mean entailment and neutral, "
-            "or alike and not alike; write entailment, neutral and contradiction."
-        )
+        raise UserError(f"{path}: every {score} is 0 or 1; write the labels as words.")
     return NLI_NUMBERS
 
 
@@ -320,24 +308,26 @@ def _label(value: object) -> str:
     return str(value).strip().lower().removesuffix(".0")
 
 
-def _rows(path: Path, parse: Callable[[Row], Parsed]) -> Iterator[Parsed]:
+def _rows(path: Path, parse: Callable[[tables.Row], tables.Parsed]) -> Iterator[tables.Parsed]:
     """Yield rows by column names in lower case; a line of plain text is a row of one column."""
     if is_plain_text(path):
-        return (parse({SENTENCES[0]: line}) for line in read_lines(path) if line.strip())
-    return parsed(path, lambda row: parse({name.lower(): value for name, value in row.items()}))
+        return (parse({SENTENCES[0]: line}) for line in tables.read_lines(path) if line.strip())
+    return tables.parsed(
+        path, lambda row: parse({name.lower(): value for name, value in row.items()})
+    )
 
 
 def _columns(path: Path) -> list[str]:
     """Return the names of the columns, in lower case."""
     if is_plain_text(path):
         return [SENTENCES[0]]
-    if suffix_of(path) in (".csv", ".tsv", ".txt") and path.is_file():
-        return header_of(path)
-    return [name.lower() for name in columns_of(path)]
+    if tables.suffix_of(path) in (".csv", ".tsv", ".txt") and path.is_file():
+        return tables.header_of(path)
+    return [name.lower() for name in tables.columns_of(path)]
 
 
 def _has_sentences(path: Path) -> bool:
-    if not (is_table(path) or (suffix_of(path) == ".txt" and path.is_file())):
+    if not (tables.is_table(path) or (tables.suffix_of(path) == ".txt" and path.is_file())):
         return False
     try:
         columns = _columns(path)

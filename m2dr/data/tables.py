@@ -80,10 +80,7 @@ def id_of(value: object) -> str:
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(
-        f"the id {value!r:.200} is empty, holds white space, which separates columns of run files, "
-        "or is no text"
-    )
+    raise ValueError(f"the id {value!r:.200} is empty, holds white space or is no text")
 
 
 def words_of(line: str) -> list[str]:
@@ -685,9 +682,8 @@ class Ids:
         for place in np.flatnonzero(self._keys[1:] == self._keys[:-1]):
             first, second = int(self._rows[place]), int(self._rows[place + 1])
             if id_at(first) == id_at(second):
-                raise UserError(
-                    f"{where}: rows {first + 1} and {second + 1} have the same id {id_at(first)!r}."
-                )
+                rows = f"rows {first + 1} and {second + 1}"
+                raise UserError(f"{where}: {rows} have the same id {id_at(first)!r}.")
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
 from m2dr.core.records import Document, Group, Judgement, Query
+from m2dr.data import tables
 from m2dr.data.dataset import (
     NEGATIVES_KEPT,
     Dataset,
@@ -30,24 +31,6 @@ from m2dr.data.dataset import (
     TeacherScore,
     first_negatives,
     split_of,
-)
-from m2dr.data.tables import (
-    ARROW,
-    Row,
-    column,
-    first_line,
-    id_of,
-    is_hub,
-    name_of,
-    number_of,
-    optional,
-    parsed,
-    read_lines,
-    split_in,
-    split_name,
-    suffix_of,
-    text_of,
-    words_of,
 )
 
 # Of several names, the first that a row has counts: m2dr's own, then those of Tevatron,
@@ -90,11 +73,11 @@ def open_rows(name: str) -> Dataset:
     document's text, so that no document is in two splits.
     """
     path = Path(name)
-    first = next(parsed(path, dict), {})
+    first = next(tables.parsed(path, dict), {})
     words = [word for word in _FLAG if "pos" in first and (word in first or word in path.name)]
     if words:
         say(f"{name}: {', '.join(words)} of FlagEmbedding change nothing in a training here")
-    return build_dataset(name_of(path), partial(training_rows, path))
+    return build_dataset(tables.name_of(path), partial(training_rows, path))
 
 
 def training_rows(path: Path, scored: bool = False) -> Iterator[TrainingRow]:
@@ -104,15 +87,13 @@ def training_rows(path: Path, scored: bool = False) -> Iterator[TrainingRow]:
     `title` and `text` (Tevatron); `anchor`, `positive`, `negative_1`, `negative_2`, or a list of
     these texts without their names (sentence-transformers).
     """
-    return parsed(path, partial(_training_row, split_in(path.name, ""), scored))
+    return tables.parsed(path, partial(_training_row, tables.split_in(path.name, ""), scored))
 
 
-def _training_row(split: str, scored: bool, row: Row) -> TrainingRow:
+def _training_row(split: str, scored: bool, row: tables.Row) -> TrainingRow:
     positives = _items(row, POSITIVES)
     if not positives:
-        raise ValueError(
-            f"it has no document under {', '.join(POSITIVES)}; its columns are {', '.join(row)}"
-        )
+        raise ValueError(f"it has no document; its columns are {', '.join(row)}")
     numbers = {int(match[1]): key for key in row if (match := _NUMBERED.fullmatch(key))}
     numbered = set(numbers.values())
     negatives = [
@@ -121,14 +102,14 @@ def _training_row(split: str, scored: bool, row: Row) -> TrainingRow:
         for item in _items(row, names)
         if item != ""  # an empty cell of a table
     ]
-    query_id = optional(row, ("query_id",))
+    query_id = tables.optional(row, ("query_id",))
     query = Query(
-        id_of(query_id) if query_id is not None else "",
-        text_of(row[column(row, QUERIES)], "the query"),
+        tables.id_of(query_id) if query_id is not None else "",
+        tables.text_of(row[tables.column(row, QUERIES)], "the query"),
     )
     answering = tuple(_document(item, row) for item in positives)
     if isinstance(row.get("split"), str) and row["split"]:
-        split = split_name(row["split"])
+        split = tables.split_name(row["split"])
     elif not split:
         pair = len(answering) == 1 and not any(
             name in NEGATIVES or name in numbered for name in row
@@ -139,26 +120,26 @@ def _training_row(split: str, scored: bool, row: Row) -> TrainingRow:
     return TrainingRow(split, query, answering, others, *scores)
 
 
-def _items(row: Row, names: Sequence[str]) -> list[Any]:
-    value = optional(row, names)
+def _items(row: tables.Row, names: Sequence[str]) -> list[Any]:
+    value = tables.optional(row, names)
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
-def _document(item: object, row: Row) -> Document:
+def _document(item: object, row: tables.Row) -> Document:
     """Return a text or an object as a document; the title and id of a pair are in its row."""
     if not isinstance(item, dict):
         pair = row if row.get("document") is not None else {}
         item = {"text": item, "title": pair.get("title"), "docid": pair.get("document_id")}
-    docid = optional(item, _DOCIDS)
+    docid = tables.optional(item, _DOCIDS)
     return Document(
-        id_of(docid) if docid is not None else "",
-        text_of(item.get("text"), "the text of a document"),
-        text_of(item.get("title") or "", "a title", empty=True),
+        tables.id_of(docid) if docid is not None else "",
+        tables.text_of(item.get("text"), "the text of a document"),
+        tables.text_of(item.get("title") or "", "a title", empty=True),
     )
 
 
 def _scores(
-    row: Row, positives: Sequence[Any], negatives: Sequence[Any]
+    row: tables.Row, positives: Sequence[Any], negatives: Sequence[Any]
 ) -> tuple[tuple[float, ...], bool]:
     """Return a teacher's scores of the documents of a row, and whether they are relative.
 
@@ -169,14 +150,11 @@ def _scores(
     documents = (*positives, *negatives)
     if any(isinstance(item, dict) and item.get("score") is not None for item in documents):
         inside = [item.get("score") if isinstance(item, dict) else None for item in documents]
-        return tuple(number_of(value, "a score of a document") for value in inside), False
+        return tuple(tables.number_of(value, "a score of a document") for value in inside), False
     above, below = _numbers(row, _POSITIVE_SCORES), _numbers(row, _NEGATIVE_SCORES)
     if above or below:
         if (len(above), len(below)) != (len(positives), len(negatives)):
-            raise ValueError(
-                f"it has {len(above)} and {len(below)} scores for {len(positives)} positives and "
-                f"{len(negatives)} negatives"
-            )
+            raise ValueError(f"it has {len(above)} and {len(below)} scores, not one per document")
         return above + below, False
     numbers = _numbers(row, _SCORES)
     if len(positives) == 1 and numbers and len(numbers) == len(negatives):
@@ -186,10 +164,10 @@ def _scores(
     return numbers, False
 
 
-def _numbers(row: Row, names: Sequence[str]) -> tuple[float, ...]:
-    value = _listed(optional(row, names))
+def _numbers(row: tables.Row, names: Sequence[str]) -> tuple[float, ...]:
+    value = _listed(tables.optional(row, names))
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
-    return tuple(number_of(item, "a score") for item in values)
+    return tuple(tables.number_of(item, "a score") for item in values)
 
 
 # Rows as a data set
@@ -344,17 +322,14 @@ class Groups:
         self._queries, self._relevant, _, self.barred = answered_queries(dataset, split)
         self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
         if source == "given" and self._wanted and not self._given:
-            raise UserError(
-                f"{dataset.name} gives no negatives for {split!r}. Use random ones or mine some."
-            )
+            raise UserError(f"{dataset.name} gives no negatives for {split!r}; mine some.")
         self.short = 0
         if self._given:
             self.short = sum(len(self._others(query)) < self._wanted for query in self._queries)
         most = max(len(self.barred[query.id]) for query in self._queries)
         if (left := dataset.document_count - most) < self._wanted:
             raise UserError(
-                f"{dataset.name} leaves {left} documents that are no answer of a query, and "
-                f"{self._wanted} negatives per query were asked for."
+                f"{self._wanted} negatives were asked for; {left} documents do not answer."
             )
 
     def __len__(self) -> int:
@@ -492,9 +467,13 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
         UserError: the file cannot be read or is empty, or a line is malformed.
     """
     scores: Iterator[TeacherScore]
-    named = is_hub(path) or path.is_dir() or suffix_of(path) in (*ARROW, ".jsonl", ".json", ".csv")
-    if named or first_line(path).startswith("{"):
-        scores = chain.from_iterable(parsed(path, _of_row))
+    named = (
+        tables.is_hub(path)
+        or path.is_dir()
+        or tables.suffix_of(path) in (*tables.ARROW, ".jsonl", ".json", ".csv")
+    )
+    if named or tables.first_line(path).startswith("{"):
+        scores = chain.from_iterable(tables.parsed(path, _of_row))
     else:
         scores = _of_columns(path)
     first = next(scores, None)
@@ -504,8 +483,8 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
     yield from scores
 
 
-def _of_row(row: Row) -> list[TeacherScore]:
-    query, documents, values = (row[column(row, names)] for names in _SCORED)
+def _of_row(row: tables.Row) -> list[TeacherScore]:
+    query, documents, values = (row[tables.column(row, names)] for names in _SCORED)
     if isinstance(_listed(documents), list) and isinstance(_listed(values), list):
         documents, values = _listed(documents), _listed(values)
     if not isinstance(documents, list):
@@ -526,8 +505,8 @@ def _listed(value: Any) -> Any:
 
 
 def _of_columns(path: Path) -> Iterator[TeacherScore]:
-    for number, line in enumerate(read_lines(path), 1):
-        cells = words_of(line)
+    for number, line in enumerate(tables.read_lines(path), 1):
+        cells = tables.words_of(line)
         if number == 1 and not _TITLES.isdisjoint(cell.lower() for cell in cells):
             continue
         try:
@@ -537,7 +516,7 @@ def _of_columns(path: Path) -> Iterator[TeacherScore]:
                 case query, positive, negative, margin:
                     scores = [
                         _score(query, positive, 0, positive),
-                        _score(query, negative, -number_of(margin, "the margin"), positive),
+                        _score(query, negative, -tables.number_of(margin, "the margin"), positive),
                     ]
                 case above, below, query, positive, negative:
                     scores = [_score(query, positive, above), _score(query, negative, below)]
@@ -551,7 +530,9 @@ def _of_columns(path: Path) -> Iterator[TeacherScore]:
 
 
 def _score(query: object, docid: object, value: object, origin: str = "") -> TeacherScore:
-    return TeacherScore(id_of(query), id_of(docid), number_of(value, "the score"), origin)
+    return TeacherScore(
+        tables.id_of(query), tables.id_of(docid), tables.number_of(value, "the score"), origin
+    )
 
 
 class ScoredGroups(Groups):
@@ -592,10 +573,7 @@ class ScoredGroups(Groups):
             if score.query_id in self._relevant:
                 self._keep(score)
         if not self._tables:
-            raise UserError(
-                f"Distillation needs the scores of a teacher, and {where} has none for the queries "
-                f"of the split {split!r} of {dataset.name}."
-            )
+            raise UserError(f"{where} has no scores of a teacher for the split {split!r}.")
         queries = self._queries
         for query in queries:
             self._relevant[query.id] = [
@@ -632,10 +610,7 @@ class ScoredGroups(Groups):
         known = table.get(score.docid)
         if known is not None:
             if abs(known - score.value) > SAME:
-                raise UserError(
-                    f"Two scores of document {score.docid!r} for query {score.query_id!r} differ: "
-                    f"{known:g} and {score.value:g}."
-                )
+                raise UserError(f"{score} differs from an earlier one, of value {known:g}.")
         elif score.docid in relevant or (
             len(table) < NEGATIVES_KEPT + len(relevant)
             and (self._drawn is None or score.docid in self._drawn.get(score.query_id, ()))

@@ -193,9 +193,7 @@ def priced(grid: Grid, costs: Costs, measure: str, percentile: int = 50) -> list
             held = {LATENCY: latency, BYTES: cost.bytes_per_document, WORK: cost.multiply_adds}
             found.append(Candidate(cut, quality, held))
     if not found:
-        raise UserError(
-            f"The costs of {grid.model} are of other cuts than its grid; measure them again."
-        )
+        raise UserError(f"The costs of {grid.model} are of other cuts than its grid.")
     return found
 
 

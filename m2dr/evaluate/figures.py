@@ -5,7 +5,6 @@ Every colour and stroke is in the tables at the top; the page of `m2dr serve` ha
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import ceil, nan
 from pathlib import Path
@@ -153,12 +152,7 @@ def draw_heat_map(grid: Grid, measure: str) -> "Figure":
     return figure
 
 
-@dataclass(frozen=True)
-class _Series:
-    """One entry of a legend, with a value for each cut."""
-
-    name: str
-    values: Mapping[Cut, float]
+_Series = Mapping[str, Mapping[Cut, float]]  # by the name in the legend, a value for each cut
 
 
 def draw_quality(grids: Sequence[Grid], measure: str) -> "Figure":
@@ -169,18 +163,18 @@ def draw_quality(grids: Sequence[Grid], measure: str) -> "Figure":
             not hold `measure`.
     """
     require_comparable(grids)
-    series = [_Series(grid.model, grid.values(measure)) for grid in grids]
+    series = {grid.model: grid.values(measure) for grid in grids}
     return _draw_layers(series, measure, grids[0].heading(measure))
 
 
 def draw_gap_to_whole(grids: Sequence[Grid], measure: str) -> "Figure":
     """Draw the difference of each cut to the largest cut of the same model."""
     require_comparable(grids)
-    series = []
+    series = {}
     for grid in grids:
         values = grid.values(measure)
         full = values[max(values)]
-        series.append(_Series(grid.model, {cut: value - full for cut, value in values.items()}))
+        series[grid.model] = {cut: value - full for cut, value in values.items()}
     title = f"Gap to the largest cut of the same model: {grids[0].heading(measure)}"
     return _draw_layers(series, f"{measure} − full model", title, zero=True)
 
@@ -192,26 +186,26 @@ def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure
         UserError: the grids are of different queries, or have no cut in common.
     """
     require_comparable(grids)
-    series = [_Series(grid.model, grid.difference(reference, measure)) for grid in grids]
+    series = {grid.model: grid.difference(reference, measure) for grid in grids}
     title = f"Gap to {reference.model}: {grids[0].heading(measure)}"
     return _draw_layers(series, f"{measure} − {reference.model}", title, zero=True)
 
 
-def _draw_layers(series: Sequence[_Series], label: str, title: str, zero: bool = False) -> "Figure":
+def _draw_layers(series: _Series, label: str, title: str, zero: bool = False) -> "Figure":
     """Draw one panel per layer, all on one scale; with `zero`, a line marks a difference of 0."""
     from matplotlib.lines import Line2D
 
-    layers = sorted({cut.layer for one in series for cut in one.values})
-    dims = sorted({cut.dim for one in series for cut in one.values})
+    layers = sorted({cut.layer for values in series.values() for cut in values})
+    dims = sorted({cut.dim for values in series.values() for cut in values})
     strokes = [stroke(place) for place in range(len(series))]
 
     def lines(axes: "Axes", layer: int) -> None:
         if zero:
             axes.axhline(0, color=INK, linewidth=0.8)
-        for one, drawn in zip(series, strokes, strict=True):
-            cuts = [cut for cut in sorted(one.values) if cut.layer == layer]
+        for values, drawn in zip(series.values(), strokes, strict=True):
+            cuts = [cut for cut in sorted(values) if cut.layer == layer]
             if cuts:
-                axes.plot([cut.dim for cut in cuts], [one.values[cut] for cut in cuts], **drawn)
+                axes.plot([cut.dim for cut in cuts], [values[cut] for cut in cuts], **drawn)
 
     rows = ceil(len(layers) / _ACROSS)
     across = max(2.9, 0.8 + 0.34 * len(dims)) if len(layers) > 1 else 4.5  # inches
@@ -219,7 +213,7 @@ def _draw_layers(series: Sequence[_Series], label: str, title: str, zero: bool =
     panels = {f"layer {layer}": partial(lines, layer=layer) for layer in layers}
     _draw_panels(figure, panels, rows, across, label, dims)
     handles = [Line2D([], [], **drawn) for drawn in strokes]
-    _legend_below(figure, handles, [one.name for one in series])
+    _legend_below(figure, handles, list(series))
     head(figure, title, rows)
     return figure
 

@@ -64,10 +64,7 @@ class Grid:
         for cut, values in self.cells.items():
             odd = [name for name, value in values.items() if not isfinite(value)]
             if odd:
-                raise UserError(
-                    f"The {odd[0]} of {self.model} at {cut} is {values[odd[0]]}, which is no "
-                    "number to compare."
-                )
+                raise UserError(f"The {odd[0]} of {self.model} at {cut} is {values[odd[0]]}.")
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
@@ -105,10 +102,8 @@ class Grid:
             UserError: the grid does not hold `measure`.
         """
         if measure not in self.measures:
-            raise UserError(
-                f"The grid of {self.model} on {self.corpus} does not hold {measure}. "
-                f"{nearest(measure, self.measures)}"
-            )
+            hint = nearest(measure, self.measures)
+            raise UserError(f"The grid of {self.model} does not hold {measure}. {hint}")
         return {cut: self.cells[cut][measure] for cut in self.cuts}
 
     def difference(self, other: "Grid", measure: str) -> dict[Cut, float]:
@@ -399,10 +394,7 @@ class QueryScores:
     def __post_init__(self) -> None:
         wanted = (len(self.cuts), len(self.query_ids))
         if self.values.shape != wanted or not np.isfinite(self.values).all():
-            raise UserError(
-                f"Scores of {self.measure} have the shape {self.values.shape}, or values that are "
-                f"no numbers, where {wanted[0]} cuts of {wanted[1]} queries belong."
-            )
+            raise UserError(f"The {self.measure} scores are not finite or not of shape {wanted}.")
 
     @classmethod
     def joined(cls, parts: Sequence["QueryScores"]) -> "QueryScores":

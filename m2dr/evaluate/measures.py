@@ -8,6 +8,7 @@ Shapes: Q judged queries, J judgements, A answered queries, k documents of a ran
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import floor, fsum
 from typing import TYPE_CHECKING, Any
 
@@ -127,8 +128,12 @@ class Evaluator:
         self.judged = judged = _by_query(judgements)
         # pytrec_eval ends ids at a zero byte and crashes on half a surrogate pair.
         self._codes = {q: {docid: f"j{i}" for i, docid in enumerate(judged[q])} for q in judged}
-        levels = [level for one in judged.values() for level in one.values()]
-        fractions = sum(level % 1 != 0 for level in levels)
+        others = [measure for measure in self.measures if not has_formula(measure)]
+        fractions = sum(level % 1 != 0 for levels in judged.values() for level in levels.values())
+        rounded = [str(m) for m in self.measures if m.NAME != "nDCG" or m in others]
+        if fractions and rounded:
+            counts = counted(fractions, "judgements", ",")
+            say(f"Fractions of {counts} are rounded to whole numbers for {', '.join(rounded)}.")
         bounded: dict[str, dict[str, int]] = {}
         for i, (query, codes) in enumerate(self._codes.items()):
             bounded[str(i)] = {
@@ -136,14 +141,7 @@ class Evaluator:
             }
             if max(bounded[str(i)].values()) < 0:  # pytrec_eval would read outside its memory
                 bounded[str(i)]["none"] = 0  # which changes no measure
-        of_gains = [m for m in self.measures if fractions and m.NAME == "nDCG" and has_formula(m)]
-        if fractions and len(of_gains) < len(self.measures):
-            rounded = ", ".join(str(m) for m in self.measures if m not in of_gains)
-            counts = counted(fractions, "judgements", ",")
-            say(f"Fractions of {counts} are rounded to whole numbers for {rounded}.")
-        provided = [m for m in self.measures if _is_provided(m) and m not in of_gains]
-        self._own = [measure for measure in self.measures if measure not in provided]
-        self._plans = _plans(provided, bounded)
+        self._plans = _plans(others, bounded) if others else []
 
     @property
     def depth(self) -> int | None:
@@ -152,23 +150,26 @@ class Evaluator:
 
     def scores(self, run: Run) -> Scores:
         """Measure a run by the order of its documents; ties were broken when it was made."""
-        computed: dict[str, dict[str, float]] = {str(measure): {} for measure in self.measures}
-        for depth, evaluator in self._plans:
-            for metric in evaluator.iter_calc(self._coded(run, depth)):
-                computed[str(metric.measure)][metric.query_id] = float(metric.value)
-        for measure in self._own:
-            by_query = values(measure, self._ranks(run)).tolist()
-            computed[str(measure)] = {str(i): value for i, value in enumerate(by_query)}
+        computed = self._computed(self._ranks(run), lambda: run)
         per_query = {
-            name: {query: by_number[str(i)] for i, query in enumerate(self._codes)}
-            for name, by_number in computed.items()
+            name: dict(zip(self.judged, found.tolist(), strict=True))
+            for name, found in computed.items()
         }
         return Scores({str(m): _mean(m, per_query[str(m)]) for m in self.measures}, per_query)
 
+    def _computed(self, ranks: "JudgedRanks", run: Callable[[], Run]) -> dict[str, Floats]:
+        """Return measure -> values of all judged queries, [Q]; `run` is for providers alone."""
+        computed = {str(m): values(m, ranks) for m in self.measures if has_formula(m)}
+        rankings = run() if self._plans else Run({})
+        for depth, evaluator in self._plans:
+            for metric in evaluator.iter_calc(self._coded(rankings, depth)):
+                column = computed.setdefault(str(metric.measure), np.zeros(len(self.judged)))
+                column[int(metric.query_id)] = metric.value
+        return {str(measure): computed[str(measure)] for measure in self.measures}
+
     def _ranks(self, run: Run) -> "JudgedRanks":
-        """Return the ranks of the judged documents, for measures that have a formula alone."""
-        docids = dict.fromkeys(docid for levels in self.judged.values() for docid in levels)
-        rows = {docid: row for row, docid in enumerate(docids)}
+        """Return the ranks of the judged documents."""
+        rows, judged = self._rows
         rankings = [run.rankings.get(query) for query in self.judged]
         longest = max((len(one.docids) for one in rankings if one), default=0)
         ranked = np.full((len(rankings), longest), -1, np.int64)
@@ -176,7 +177,14 @@ class Evaluator:
             for rank, docid in enumerate(one.docids if one else ()):
                 line[rank] = rows.get(docid, -1)
         answered = np.array([place if one else -1 for place, one in enumerate(rankings)], np.int64)
-        return JudgedRows.of(self.judged, rows).ranked(ranked, answered)
+        return judged.ranked(ranked, answered)
+
+    @cached_property
+    def _rows(self) -> "tuple[dict[str, int], JudgedRows]":
+        """A number of each judged document, and the judgements by these numbers."""
+        docids = dict.fromkeys(docid for levels in self.judged.values() for docid in levels)
+        rows = {docid: row for row, docid in enumerate(docids)}
+        return rows, JudgedRows.of(self.judged, rows)
 
     def _coded(self, run: Run, depth: int | None) -> dict[str, dict[str, float]]:
         """Return query number -> code of a document -> minus its rank.
@@ -268,9 +276,7 @@ def _parse_one(name: str) -> "Measure":
     except NameError:
         measure = _of_trec_eval(name)
     except (ValueError, TypeError):
-        raise UserError(
-            f"{name!r} is not the name of a measure, such as nDCG@10 or P(rel=2)@5."
-        ) from None
+        raise UserError(f"{name!r} is no measure, such as nDCG@10 or P(rel=2)@5.") from None
     if measure is None:
         head = name.partition("@")[0].partition("(")[0]
         hint = nearest(_ALSO.get(head.casefold(), head), sorted(registry))
@@ -357,15 +363,11 @@ def _by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, float]]:
         level = max(one.relevance, -1)
         if level > _HIGHEST:
             raise UserError(
-                f"Document {one.document_id} is judged {level} for query {one.query_id}, which is "
-                f"no degree of relevance; check the columns of the judgements."
+                f"{one} is no degree of relevance; check the columns of the judgements."
             )
         known = judged.setdefault(one.query_id, {}).setdefault(one.document_id, level)
         if known != level:
-            raise UserError(
-                f"Document {one.document_id} is judged both {known} and {level} for query "
-                f"{one.query_id}; keep one of the two."
-            )
+            raise UserError(f"{one} contradicts another one, of relevance {known}.")
     if not judged:
         raise UserError("Nothing can be measured without judgements; none were given.")
     return judged
@@ -409,12 +411,8 @@ def _mean(measure: "Measure", values: Mapping[str, float]) -> float:
     return float(aggregator.result())
 
 
-class RowEvaluator:
-    """Measures the rankings of many cuts, given as rows of a store, with the same judgements.
-
-    Measures that have a formula here are computed for all queries at once; the others are left to
-    their providers, ranking by ranking.
-    """
+class RowEvaluator(Evaluator):
+    """Measures the rankings of many cuts, given as rows of a store, with the same judgements."""
 
     def __init__(
         self,
@@ -434,17 +432,12 @@ class RowEvaluator:
         Raises:
             UserError: as `Evaluator` does.
         """
-        evaluator = Evaluator(judgements, names)
-        self.measures = tuple(map(str, evaluator.measures))
-        self.depth = evaluator.depth
-        self.query_ids = tuple(evaluator.judged)
-        known = rows({docid for levels in evaluator.judged.values() for docid in levels})
-        self.judged = JudgedRows.of(evaluator.judged, known)
+        super().__init__(judgements, names)
+        self.query_ids = tuple(self.judged)
+        known = rows({docid for levels in self.judged.values() for docid in levels})
+        self.judged_rows = JudgedRows.of(self.judged, known)
         places = {query: place for place, query in enumerate(query_ids)}
-        self._answered = np.array([places.get(query, -1) for query in evaluator.judged], np.int64)
-        self._formulas = [measure for measure in evaluator.measures if has_formula(measure)]
-        others = [name for name in self.measures if name not in map(str, self._formulas)]
-        self._others = Evaluator(judgements, others) if others else None
+        self._answered = np.array([places.get(query, -1) for query in self.judged], np.int64)
 
     @property
     def unanswered(self) -> int:
@@ -454,13 +447,13 @@ class RowEvaluator:
     @property
     def unknown_documents(self) -> int:
         """The number of judgements of documents that the store does not hold."""
-        return int((self.judged.row < 0).sum())
+        return int((self.judged_rows.row < 0).sum())
 
     @property
     def unanswerable(self) -> int:
         """The number of judged queries without a relevant document."""
-        relevant = self.judged.query[self.judged.gain > 0]
-        return self.judged.queries - len(np.unique(relevant))
+        relevant = self.judged_rows.query[self.judged_rows.gain > 0]
+        return self.judged_rows.queries - len(np.unique(relevant))
 
     def per_query(self, found: Ints, run: Callable[[], Run]) -> dict[str, Floats]:
         """Return measure -> values of all judged queries, [Q].
@@ -469,13 +462,7 @@ class RowEvaluator:
             found: [A, k] rows, best first; -1 after the end of a ranking.
             run: returns the same rankings by document id; called only if a provider needs them.
         """
-        ranks = self.judged.ranked(found, self._answered)
-        computed = {str(measure): values(measure, ranks) for measure in self._formulas}
-        if self._others:
-            theirs = self._others.scores(run()).per_query
-            lists = {name: [theirs[name][q] for q in self.query_ids] for name in theirs}
-            computed |= {name: np.array(one, np.float64) for name, one in lists.items()}
-        return {name: computed[name] for name in self.measures}
+        return self._computed(self.judged_rows.ranked(found, self._answered), run)
 
 
 def drop_own(

@@ -9,7 +9,7 @@ from math import inf, isfinite, isnan
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted
 from m2dr.core.files import atomic_path, write_text
 from m2dr.core.records import Judgement, Ranking, Run
 
@@ -110,10 +110,7 @@ def _lines(run: Run, tag: str) -> Iterator[bytes]:
 
 def _require_word(text: str, what: str) -> None:
     if not text or _NO_WORD.search(text):
-        raise UserError(
-            f"The {what} {text!r} cannot be written to a run or qrels file, where white space "
-            f"separates columns."
-        )
+        raise UserError(f"The {what} {text!r} cannot be written to a run, as one word.")
 
 
 def _parse(line: bytes) -> tuple[str, str, float]:
@@ -133,8 +130,6 @@ def _parse(line: bytes) -> tuple[str, str, float]:
 
 
 # Fusion
-
-SCALINGS = ("min-max", "z", "none")  # scores as a share of their range, z-scores, as they are
 
 
 def _scaled(scores: Scores, scale: str) -> tuple[dict[str, float], float]:
@@ -170,10 +165,8 @@ def reciprocal_ranks(
         Every query of any run, in the order in which they first appear.
 
     Raises:
-        UserError: the weights are not one per run and from 0, or `offset` or `k` is too small.
+        UserError: the weights are not one per run and from 0, or `k` is too small.
     """
-    if not (offset >= 0 and isfinite(offset)):
-        raise UserError(f"{offset} was given as the offset of ranks; give 0 or more.")
 
     def scores(_: str, ranking: Ranking, total: dict[str, float], weight: float) -> None:
         for rank, docid in enumerate(ranking.docids, start=1):
@@ -194,17 +187,15 @@ def interpolated(
         runs: two or more.
         weights: one per run; equal, with a sum of 1, when empty.
         k: number of documents kept per query.
-        scale: a name in SCALINGS.
+        scale: min-max, a share of the range; z, z-scores; or none.
 
     Returns:
         Every query of any run, in the order in which they first appear.
 
     Raises:
-        UserError: the weights are not one per run and from 0, there is no such scale, a score is
-            infinite, or `k` is too small.
+        UserError: the weights are not one per run and from 0, a score is infinite, or `k` is too
+            small.
     """
-    if scale not in SCALINGS:
-        raise UserError(f"There is no scale {scale!r}. {nearest(scale, SCALINGS)}")
 
     def scores(query: str, ranking: Ranking, total: dict[str, float], weight: float) -> None:
         if not all(map(isfinite, ranking.scores)):
@@ -227,15 +218,11 @@ def _fused(
 ) -> Run:
     """Fuse runs; `add` adds the scores of one ranking of a query to the totals by docid."""
     if len(runs) < 2 or k < 1:
-        raise UserError(
-            f"Fusing takes two runs and one document at least, not {len(runs)} and {k}."
-        )
+        raise UserError(f"Fusing takes 2 runs and 1 document at least, not {len(runs)} and {k}.")
     weights = weights or [default] * len(runs)
-    listed = ", ".join(map(str, weights))
-    if len(weights) != len(runs):
-        raise UserError(f"The weights {listed} were given for {counted(len(runs), 'runs')}.")
-    if not all(isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
-        raise UserError(f"The weights {listed} were given; give numbers from 0, not all of them 0.")
+    sound = all(isfinite(weight) and weight >= 0 for weight in weights) and any(weights)
+    if len(weights) != len(runs) or not sound:
+        raise UserError(f"{list(weights)} are no weights of {len(runs)} runs, from 0, not all 0.")
     rankings = {}
     for query in dict.fromkeys(query for run in runs for query in run.rankings):
         own = [run.rankings.get(query, Ranking((), ())) for run in runs]

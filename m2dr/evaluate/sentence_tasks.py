@@ -100,10 +100,7 @@ def require_finite(vectors: NDArray[np.float32]) -> None:
     """
     odd = int((~np.isfinite(vectors).all(axis=1)).sum())
     if odd:
-        raise UserError(
-            f"The vectors of {odd} of {len(vectors)} sentences hold values that are not numbers; "
-            f"measure again with --dtype fp32, and if that does not help, train the model again."
-        )
+        raise UserError(f"{odd} of {len(vectors)} vectors hold values that are not numbers.")
 
 
 def pearson(x: Floats, y: Floats) -> float:

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from m2dr.core.errors import UserError
-
 Floats = NDArray[np.float64]
 
 SEED = 13
@@ -67,9 +65,6 @@ def paired(
 
     Returns:
         One result per cell, corrected over all C of them.
-
-    Raises:
-        UserError: there is no query or cell, the shapes differ, or a score is not a number.
     """
     differences = _differences(np.asarray(scores, float), np.asarray(baseline, float))
     cells, queries = differences.shape
@@ -193,20 +188,6 @@ def bootstrap_interval(
 
 def _differences(scores: Floats, baseline: Floats) -> Floats:
     """Return the differences [C, Q], with those of rounding set to 0."""
-    if (
-        scores.ndim != 2
-        or not scores.size
-        or baseline.shape not in (scores.shape, scores.shape[1:])
-    ):
-        raise UserError(
-            f"Scores of shape {scores.shape} cannot be paired with a baseline of shape "
-            f"{baseline.shape}; give one score per cell and query, and the baseline's of the same."
-        )
-    odd = int((~np.isfinite(scores)).sum() + (~np.isfinite(baseline)).sum())
-    if odd:
-        raise UserError(
-            f"{odd} of the scores to compare are not numbers; measure those cells again."
-        )
     found: Floats = scores - baseline
     found[np.abs(found) <= TIE] = 0
     return found

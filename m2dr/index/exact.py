@@ -78,9 +78,7 @@ class ExactIndex(Searchable):
             UserError: its vectors are shorter than `dim`.
         """
         if not 1 <= dim <= store.width:
-            raise UserError(
-                f"Dim {dim} was asked for, and {store.folder} holds vectors of {store.width}."
-            )
+            raise UserError(f"Dim {dim} was asked for; {store.folder} has {store.width}.")
         self.store, self.manifest, self.device = store, store.manifest, device
         self.docids, self._rows = store.docids, rows
         self._dim, self._similarity = dim, store.manifest.label.similarity
@@ -340,9 +338,7 @@ def _tiles(blocks: Blocks, size: int, dim: int) -> "Iterator[tuple[int, Tensor]]
 
     for start, block in blocks:
         if block.shape[1] < dim:
-            raise UserError(
-                f"Dim {dim} was asked for, and the documents' vectors have {block.shape[1]} dims."
-            )
+            raise UserError(f"Dim {dim} was asked for; the documents have {block.shape[1]}.")
         with warnings.catch_warnings():  # a file is mapped for reading only
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             whole = block if torch.is_tensor(block) else torch.from_numpy(block)

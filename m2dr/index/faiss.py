@@ -82,10 +82,8 @@ def engine_of(name: str, factory: str = "") -> Engine:
         recipe = _constant(factory, _train_rows(int(lists[1]) if lists else 0))
         return Engine(factory_name(factory), f"FAISS {factory}", recipe)
     if name not in ENGINES:
-        raise UserError(
-            f"There is no engine {name!r}. {nearest(name, ENGINES)} Any other index of FAISS is "
-            f"named by its factory string: --factory STRING."
-        )
+        hint = f"{nearest(name, ENGINES)} Others have a factory string, for --factory."
+        raise UserError(f"There is no engine {name!r}. {hint}")
     return ENGINES[name]
 
 
@@ -292,17 +290,13 @@ class FaissIndex(Searchable):
         for name, value in search_params.items():
             if name not in names:
                 hint = nearest(name, names) if names else "It has none."
-                raise UserError(
-                    f"Engine {self.engine.name} has no search-time setting {name!r}. {hint}"
-                )
+                raise UserError(f"Engine {self.engine.name} has no setting {name!r}. {hint}")
             if value < LEAST[name]:
                 raise UserError(f"{name} is {LEAST[name]} at least, and {value} was given.")
         merged, store = {**self.search_params, **search_params}, store or self.store
         if merged.get("rescore") and store is None:
-            raise UserError(
-                f"Engine {self.engine.name} rescores candidates with the store of {self.corpus}, "
-                "and none was given. Open it too, or set rescore to 0."
-            )
+            name = self.engine.name
+            raise UserError(f"Engine {name} rescores with a store; open it, or set rescore to 0.")
         return replace(self, search_params=merged, store=store)
 
     def where(self, wanted: Filter) -> "FaissIndex":
@@ -537,10 +531,7 @@ def check_engine(engine: str, factory: str, dim: int, similarity: Similarity) ->
     """
     row = engine_of(engine, factory)
     if row.l2 and similarity != "cosine":
-        raise UserError(
-            f"Engine {row.name} ranks by distance, which agrees with cosine alone, and the "
-            f"similarity of this model is {similarity}. Choose flat."
-        )
+        raise UserError(f"Engine {row.name} needs the cosine, not {similarity}; choose flat.")
     _empty_index(row, row.recipe(10**6, dim), dim)
 
 
@@ -555,8 +546,9 @@ def build_index(
 ) -> Path:
     """Index the first `dim` dims of a store; return at once when that is already done.
 
-    The same store, dim and engine give the same bytes each time. Only the index, a block of
-    vectors and the sample to learn from are held in memory.
+    The same store, dim and engine give the same bytes each time on one machine; gpus, where FAISS
+    has some, place centroids of ivf. Only the index, a block of vectors and the sample to learn
+    from are held in memory.
 
     Args:
         store: whose vectors are cut, then normalised if the similarity is cosine.
@@ -578,10 +570,7 @@ def build_index(
             store's vectors are not those that were written.
     """
     if not 1 <= dim <= store.width:
-        raise UserError(
-            f"An index of dimension {dim} was asked for, and {store.folder} holds dimensions from "
-            f"1 to {store.width}."
-        )
+        raise UserError(f"Dim {dim} was asked for; {store.folder} has 1 to {store.width}.")
     check_engine(engine, factory, dim, store.manifest.label.similarity)
     row = engine_of(engine, factory)
     target = index_folder(folder or store.folder, dim, row.name)
@@ -649,10 +638,7 @@ def _empty_index(engine: Engine, recipe: FaissRecipe, dim: int) -> Handle:
     """Return an index of vectors [n, dim] that holds none yet, with what no factory string says."""
     faiss = load_faiss()
     if engine.kind == "panorama" and not hasattr(faiss, "IndexFlatIPPanorama"):
-        raise UserError(
-            f"Engine {engine.name} needs a FAISS that has IndexFlatIPPanorama, and "
-            f"{faiss.__version__} has none. Install faiss-cpu 1.14 or later, or choose flat."
-        )
+        raise UserError(f"Engine {engine.name} needs FAISS 1.14 or later, not {faiss.__version__}.")
     with _refusing(f"make {recipe.factory!r} at dim {dim}"):
         if engine.kind == "binary":
             binary = faiss.index_binary_factory(-(-dim // 8) * 8, recipe.factory)
@@ -685,7 +671,8 @@ def _filled(
     faiss, similarity = load_faiss(), store.manifest.label.similarity
     index = _empty_index(engine, recipe, dim)
     if not index.is_trained:
-        _train(index, store, dim, recipe)
+        with _centroids_on_gpus(index):
+            _train(index, store, dim, recipe)
     storage = getattr(index, "storage", None)  # of a graph over flat codes
     flat = index if storage is None else faiss.downcast_index(storage)
     if hasattr(flat, "codes"):  # allocated at once; growing, they would be held twice
@@ -695,14 +682,35 @@ def _filled(
     graph = any(word in recipe.factory for word in ("HNSW", "NSG"))
     faiss.omp_set_num_threads((workers if graph else 0) or before)
     try:
-        for _, block in store.blocks(compare=True):
-            with _refusing(f"add documents to {recipe.factory!r}"):
-                index.add(prefixes(block, dim, similarity))
-            if progress:
-                progress(len(block))
+        with _centroids_on_gpus(index):
+            for _, block in store.blocks(compare=True):
+                with _refusing(f"add documents to {recipe.factory!r}"):
+                    index.add(prefixes(block, dim, similarity))
+                if progress:
+                    progress(len(block))
     finally:
         faiss.omp_set_num_threads(before)
     return index
+
+
+@contextmanager
+def _centroids_on_gpus(index: Handle) -> Iterator[None]:
+    """Within the block all gpus find nearest centroids: in k-means, and of added documents."""
+    faiss = load_faiss()
+    gpus = not isinstance(index, BinaryIndex) and not gpu_refusal()
+    ivf: Handle = faiss.try_extract_index_ivf(index) if gpus else None
+    own = None if ivf is None else faiss.downcast_index(ivf.quantizer)
+    # Residuals are taken from centroids, which copies on several gpus do not give back.
+    if not isinstance(own, faiss.IndexFlat) or (index.is_trained and ivf.by_residual):
+        yield
+        return
+    name, before = ("quantizer", own) if index.is_trained else ("clustering_index", None)
+    copies = faiss.index_cpu_to_all_gpus(own)
+    setattr(ivf, name, copies)
+    try:
+        yield
+    finally:
+        setattr(ivf, name, before)
 
 
 def _train(index: Handle, store: Store, dim: int, recipe: FaissRecipe) -> None:
@@ -777,10 +785,7 @@ def open_index(
         try:
             store = open_store(folder.parent)
         except UserError as error:
-            raise UserError(
-                f"Engine {engine.name} rescores its candidates with the vectors beside it: {error} "
-                "Or search with rescore set to 0."
-            ) from error
+            raise UserError(f"{error} Or search {engine.name} with rescore set to 0.") from error
     elif store is not None and store.manifest.digest != manifest.store:
         raise UserError(f"{folder} was not cut from the vectors in {store.folder}. Give its own.")
     opened = FaissIndex(manifest, docids, engine, handle, store_folder=folder.parent)
@@ -813,10 +818,7 @@ def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
     """Refuse an index whose store, when it is in the parent folder, has been written anew."""
     beside = folder.parent
     if (beside / STORE).exists() and StoreManifest.read(beside).digest != manifest.store:
-        raise UserError(
-            f"{folder} was cut from vectors that have been encoded anew since, or changed. "
-            f"Build it again."
-        )
+        raise UserError(f"{folder} was cut from vectors that were changed since; build it again.")
 
 
 def _damaged(path: Path, what: str) -> UserError:

@@ -70,9 +70,7 @@ class Filter:
         try:
             return cls(text, _condition(ast.parse(source, mode="eval").body, source))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise UserError(
-                f"The filter {text[:200]!r} cannot be read; a filter is written like: {EXAMPLE}"
-            ) from None
+            raise UserError(f"{text[:200]!r} is no filter, such as {EXAMPLE}") from None
 
     def expression(self, types: Mapping[str, Any]) -> Any:
         """Return a pyarrow expression that is true of the documents that fit.
@@ -136,11 +134,8 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     import pyarrow as pa
 
     if one.field not in types:
-        known = f" {suggestion(one.field, types)} Their fields are: {', '.join(types)}."
-        raise UserError(
-            f"The filter asks for the field {one.field!r}, and the documents have none of that "
-            f"name.{known}"
-        )
+        known = f"{suggestion(one.field, types)} There are: {', '.join(types)}."
+        raise UserError(f"The documents have no field {one.field!r} to filter by. {known}")
     kind = types[one.field]
     if kind == pa.bool_() and one.sign[0] in "<>":
         raise UserError(f"The field {one.field!r} is true or false, which {one.sign} cannot order.")
@@ -159,10 +154,8 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
             scalars.append(scalar)
             break
         else:
-            raise UserError(
-                f"The filter compares {one.field!r} with {text[:200]!r}, and that field holds "
-                f"{_HOLDS.get(str(kind), 'dates')}."
-            )
+            holds = _HOLDS.get(str(kind), "dates")
+            raise UserError(f"{one.field!r} holds {holds}, and the filter has {text[:200]!r}.")
     return kind, scalars
 
 

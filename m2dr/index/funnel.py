@@ -48,9 +48,7 @@ class Funnel:
     def __post_init__(self) -> None:
         keeps = [stage.keep for stage in self.stages]
         if not keeps or min(*keeps, *self.dims) < 1:
-            raise UserError(
-                f"The funnel {self} lacks a stage, or has a number below 1; {_EXAMPLE}."
-            )
+            raise UserError(f"The funnel {self} lacks a stage or a number from 1; {_EXAMPLE}.")
         if any(long <= short for short, long in pairwise(self.dims)):
             raise UserError(f"Dims must grow in a funnel, and in {self} they do not.")
         if any(after > before for before, after in pairwise(keeps)):
@@ -80,15 +78,10 @@ class Funnel:
     def check(self, width: int, k: int = 1) -> None:
         """Raise UserError unless vectors of `width` have its dims and `k` documents are left."""
         if self.dim > width:
-            raise UserError(
-                f"The funnel {self} ends at dim {self.dim}, and the vectors have {width}. Choose "
-                f"dims up to {width}."
-            )
+            raise UserError(f"The funnel {self} ends at dim {self.dim}; the vectors have {width}.")
         if k > self.stages[-1].keep:
-            raise UserError(
-                f"{k} documents per query were asked for, and the funnel {self} leaves "
-                f"{self.stages[-1].keep}. Let more stay, or ask for fewer."
-            )
+            left = self.stages[-1].keep
+            raise UserError(f"{k} documents were asked for, and the funnel {self} leaves {left}.")
 
 
 class FunnelIndex(Searchable):

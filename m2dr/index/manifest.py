@@ -176,16 +176,11 @@ class Label:
                 similarity.
         """
         if queries.fingerprint != self.fingerprint:
-            raise UserError(
-                f"The documents of {corpus} were encoded by model {self._name()}, and the queries "
-                f"come from model {queries._name()}."
-            )
+            names = f"{self._name()}, and the queries by {queries._name()}"
+            raise UserError(f"The documents of {corpus} were encoded by model {names}.")
         if different := self.differences(queries):
             words = ", ".join(f"{name} {a!r} against {b!r}" for name, (a, b) in different.items())
-            raise UserError(
-                f"The documents of {corpus} and the queries were encoded differently by the same "
-                f"model: {words}."
-            )
+            raise UserError(f"The documents of {corpus} and the queries differ in {words}.")
 
     def warnings(self, query: Cut, documents: Cut) -> list[str]:
         """Return sentences that say why rankings may be worse than the model allows.
@@ -249,8 +244,7 @@ class StorePlan:
             raise UserError(f"Vectors cannot be stored as {self.dtype!r}. {hint}")
         if self.layer < 0 or min(self.width, self.shard_rows) < 1:
             raise UserError(
-                f"A store has a layer from 0, and a dim and a row per shard at least, not "
-                f"{self.layer}, {self.width} and {self.shard_rows}."
+                f"{self.layer}, {self.width} and {self.shard_rows} are no sizes of a store."
             )
 
     def refuse_other(self, other: "StorePlan", folder: Path, ignored: Iterable[str] = ()) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from m2dr.core.errors import UserError, counted, missing, nearest
+from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
 from m2dr.index.filters import FIELDS, Filter, field_types, type_named, values
@@ -141,10 +141,7 @@ class Server:
         self.where = f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri
         local = not uri.startswith(_SERVERS)
         if local and (sign or Path(uri).suffix != ".db"):
-            raise UserError(
-                f"{self.where!r} is no address of Milvus; that is http://HOST:19530 for a server, "
-                "or a file that ends in .db for Milvus Lite."
-            )
+            raise UserError(f"{self.where!r} is no http://HOST:19530, nor FILE.db for Milvus Lite.")
         if local and not (Path(uri).parent.is_dir() if create else Path(uri).exists()):
             raise UserError(f"There is no Milvus Lite file {self.where}.")
         try:
@@ -193,9 +190,7 @@ class Server:
         try:
             return parse_record(text, CollectionManifest)
         except (ValueError, msgspec.MsgspecError) as error:
-            raise UserError(
-                f"The collection {name} of {self.where} has no label of m2dr: {error}"
-            ) from error
+            raise UserError(f"The collection {name} has no label of m2dr: {error}") from error
 
     def create(self, manifest: CollectionManifest) -> None:
         """Create an empty collection that holds its manifest."""
@@ -269,10 +264,7 @@ class MilvusCollection(Searchable):
         """See Searchable; the fields are those that were pushed."""
         manifest = self.manifest
         if not manifest.fields:
-            raise UserError(
-                f"The collection {manifest.name} of {self.server.where} holds no fields of "
-                "documents."
-            )
+            raise UserError(f"The collection {manifest.name} holds no fields of documents.")
         types = {name: type_named(kind) for name, kind in manifest.fields}
         condition = wanted.milvus(types, manifest.columns)
         fitting = self.server.count(manifest.name, condition)
@@ -297,9 +289,7 @@ class MilvusCollection(Searchable):
         """Yield the hits of each query, best first, in batches that an answer can hold."""
         check_depth(k)
         if k > DEEPEST:
-            raise UserError(
-                f"{k:,} documents per query were asked for, and Milvus gives {DEEPEST:,} at most."
-            )
+            raise UserError(f"{k:,} documents were asked for; Milvus gives {DEEPEST:,} at most.")
         prepared = prefixes(queries, self.dim, self.manifest.label.similarity)
         size = max(1, _ANSWERS // k)
         parameters = milvus_engine(self.manifest.engine).parameters(k, bool(self.condition))
@@ -345,10 +335,8 @@ def open_collection(
         cuts = cuts_of(server, corpus, fingerprint)
         dims = [cut.dim for cut in cuts if cut.layer == layer and dim in (None, cut.dim)]
         if not dims:
-            raise UserError(
-                f"Milvus at {server.where} holds no layer {layer} of {corpus} by model "
-                f"{fingerprint[:DIGITS]} at that dim; it has {', '.join(map(str, cuts)) or 'none'}."
-            )
+            known = ", ".join(map(str, cuts)) or "none"
+            raise UserError(f"Milvus has not that cut of {corpus} by this model, but {known}.")
         name = collection_name(corpus, fingerprint, Cut(layer, max(dims)))
         manifest = server.manifest(name)
         if (manifest.corpus, manifest.label.fingerprint) != (corpus, fingerprint):
@@ -357,10 +345,8 @@ def open_collection(
         server.ask("load_collection", name, timeout=10 * ANSWERING)
         count = server.count(name)
         if count != manifest.documents:
-            raise UserError(
-                f"The collection {name} of {server.where} is half-written: {count:,} of "
-                f"{counted(manifest.documents, 'documents', ',')}. Push it again."
-            )
+            whole = manifest.documents
+            raise UserError(f"{name} is half-written: {count:,} of {whole:,}; push it again.")
         return MilvusCollection(manifest, server)
     except UserError:
         server.close()
@@ -409,9 +395,7 @@ def push(
         UserError: the collection holds something else, or the server does not answer.
     """
     if not 1 <= dim <= store.width:
-        raise UserError(
-            f"Dim {dim} was asked for; the vectors of {store.folder} have {store.width}."
-        )
+        raise UserError(f"Dim {dim} was asked for; {store.folder} has {store.width}.")
     own = store.manifest
     manifest = CollectionManifest(
         own.corpus, store.documents, store.layer, dim, milvus_engine(engine).name, own.label,
@@ -423,10 +407,7 @@ def push(
     if not server.ask("has_collection", name):
         server.create(manifest)
     elif (there := server.manifest(name)) != replace(manifest, label=there.label):
-        raise UserError(
-            f"The collection {name} of {server.where} was pushed with another engine or from other "
-            "vectors; --overwrite replaces it."
-        )
+        raise UserError(f"{name} has another engine or other vectors; --overwrite replaces it.")
     server.ask("load_collection", name, timeout=10 * ANSWERING)
     size, written, columns = max(1, min(BATCH_ROWS, BATCH_BYTES // (4 * dim))), 0, manifest.columns
     rows: Iterator[Mapping[str, object]]

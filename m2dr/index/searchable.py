@@ -72,10 +72,7 @@ class Searchable(ABC):
         """
         self.manifest.label.accept(queries, self.corpus)
         if query.dim != self.dim:
-            raise UserError(
-                f"Queries of dimension {query.dim} were asked for, and this index of {self.corpus} "
-                f"has dimension {self.dim}."
-            )
+            raise UserError(f"Dim {query.dim} was asked for; this index has {self.dim}.")
 
     @abstractmethod
     def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
@@ -290,10 +287,7 @@ def encode_docids(docids: Iterable[str]) -> bytes:
     lines = bytearray()
     for row, docid in enumerate(docids):
         if not docid or "\n" in docid or "\r" in docid:
-            raise UserError(
-                f"Document {row} has the id {docid!r}: an id is one line, and not empty. "
-                f"Change it in the corpus."
-            )
+            raise UserError(f"Document {row} has the id {docid!r}: an id is one line, not empty.")
         lines += f"{docid}\n".encode()
     return bytes(lines)
 

@@ -112,10 +112,7 @@ class Store:
                 of the fields is missing or has changed.
         """
         if not self.manifest.fields:
-            raise UserError(
-                f"The documents of {self.manifest.corpus} have no fields besides id, title and "
-                "text, so no filter fits them."
-            )
+            raise UserError(f"The documents of {self.manifest.corpus} have no fields to filter by.")
         for problem in self._fields_problem(whole=False):
             raise UserError(problem)
         return matching(self.folder / FIELDS, wanted)

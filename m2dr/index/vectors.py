@@ -46,24 +46,16 @@ def prefixes(vectors: Floats, dim: int, similarity: Similarity) -> NDArray[np.fl
 
 def _require_finite(values: Floats) -> None:
     if not np.isfinite(values).all():
-        raise UserError(
-            "A vector is not finite, so a file of vectors is damaged; m2dr index verify names it."
-        )
+        raise UserError("A vector is not finite; m2dr index verify names the damaged file.")
 
 
 def check_queries(queries: Floats, dim: int) -> None:
     """Raise UserError unless query vectors are finite numbers of shape [Q, at least dim]."""
     if queries.ndim != 2 or queries.shape[1] < dim:
-        raise UserError(
-            f"Query vectors of shape {list(queries.shape)} were given, and {dim} dims each are "
-            f"needed. Encode the queries with at least that dimension."
-        )
+        raise UserError(f"Queries have the shape {list(queries.shape)}; {dim} dims are needed.")
     bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
     if bad.size:
-        raise UserError(
-            f"The vector of query {int(bad[0])} is not finite. Look at the model's weights and "
-            f"dtype."
-        )
+        raise UserError(f"The vector of query {int(bad[0])} is not finite.")
 
 
 def check_depth(k: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.records import Query
 from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.checkpoint import read_card
@@ -86,15 +86,9 @@ class BeirIndex:
         wanted = SCORES.get(score_function)
         if not wanted or self._similarity not in (wanted, "cosine"):
             right = next(name for name, known in SCORES.items() if known == self._similarity)
-            raise UserError(
-                f"BEIR asked for scores by {score_function!r}, and this model compares by "
-                f"{self._similarity}; use EvaluateRetrieval(retriever, score_function={right!r})."
-            )
+            raise UserError(f"This model compares by {self._similarity}: score_function={right!r}.")
         if len(corpus) != self._documents:
-            raise UserError(
-                f"BEIR was given {counted(len(corpus), 'documents')}, and {self._documents} are "
-                "indexed."
-            )
+            raise UserError(f"BEIR gives {len(corpus)} documents; {self._documents} are indexed.")
         results: Results = {}
         if queries:
             records = [Query(name, text) for name, text in queries.items()]
@@ -106,8 +100,5 @@ class BeirIndex:
                 results[name] = dict(kept[:top_k])
         strange = {docid for scores in results.values() for docid in scores} - corpus.keys()
         if strange:
-            raise UserError(
-                f"The index holds the document {min(strange)!r}, which the corpus given to BEIR "
-                "does not."
-            )
+            raise UserError(f"The index holds {min(strange)!r}, and the corpus of BEIR does not.")
         return results

@@ -52,9 +52,7 @@ class PyseriniQueryEncoder:
         folder = Path(folder)
         for name in (INDEX, INDEX_DOCIDS):
             if not (folder / name).is_file():
-                raise UserError(
-                    f"Pyserini reads `{INDEX}` and `{INDEX_DOCIDS}`, and {folder} has no `{name}`."
-                )
+                raise UserError(f"Pyserini reads `{name}`, and {folder} has none.")
         asked = SearchRequest(
             index=str(folder), model=model, query_layer=layer, device=device, dtype=dtype
         )

@@ -142,20 +142,14 @@ def backbone_of(config: "PretrainedConfig") -> Backbone:
     """
     _refuse_other_type(config.model_type)
     if getattr(config, "conv_kernel_size", 0):  # DeBERTa-v2 in its two largest sizes; no v3
-        raise UserError(
-            f"config.json of this {config.model_type} backbone has conv_kernel_size = "
-            f"{config.conv_kernel_size}, a convolution beside the first layer, which m2dr does not "
-            "cut. Take a model without it, such as microsoft/deberta-v3-base."
-        )
+        raise UserError(f"This {config.model_type} backbone has a convolution (conv_kernel_size).")
     return BACKBONES[config.model_type]
 
 
 def _refuse_other_type(model_type: str) -> None:
     if model_type not in BACKBONES:
-        raise UserError(
-            f"The backbone is of type {model_type[:60]!r}, whose layers are not described; "
-            f"m2dr knows {', '.join(BACKBONES)}. A new type is one row in m2dr/model/backbones.py."
-        )
+        known = ", ".join(BACKBONES)
+        raise UserError(f"The backbone is of type {model_type[:60]!r}, and m2dr knows {known}.")
 
 
 def read_config(folder: Path) -> "PretrainedConfig":
@@ -230,8 +224,7 @@ def refuse_own_code(path: Path, table: Mapping[str, Any], classes: Collection[st
     auto_map: Mapping[str, object] = table.get("auto_map") or {}
     for name in sorted(auto_map.keys() & set(classes)):
         raise UserError(
-            f"{path} asks for code of its own (auto_map, {name}: {auto_map[name]}), which m2dr "
-            "never runs, and without it the vectors would be others."
+            f"{path} asks for code of its own (auto_map, {name}: {auto_map[name]}), never run here."
         )
 
 
@@ -252,10 +245,7 @@ def attend(config: "PretrainedConfig", attention: Attention | None) -> "Pretrain
         if attention is not None:
             config.is_causal = attention == "causal"
     elif attention == "causal":
-        raise UserError(
-            f"attention = causal was asked for; the attention of a {config.model_type} backbone is "
-            "bidirectional. Leave it out, or take a decoder such as llama or qwen3."
-        )
+        raise UserError(f"attention = causal was asked for; {config.model_type} attends both ways.")
     return config
 
 
@@ -288,9 +278,8 @@ def cut_config(config: "PretrainedConfig", layer: int) -> "PretrainedConfig":
         UserError: the encoder has no such layer.
     """
     if not 1 <= layer <= config.num_hidden_layers:
-        raise UserError(
-            f"Layer {layer} was asked for; this encoder has 1 to {config.num_hidden_layers}."
-        )
+        most = config.num_hidden_layers
+        raise UserError(f"Layer {layer} was asked for; this encoder has 1 to {most}.")
     fields = config.to_dict()
     if isinstance(fields.get("layer_types"), list):  # one entry per layer, checked by transformers
         fields["layer_types"] = fields["layer_types"][:layer]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.files import (
     explain_failure,
     json_sha256,
@@ -127,22 +127,16 @@ def read_card(
     here = sizes.layers, embedding_width(folder, sizes, card.pooling)
     if (card.layers, card.width) != here:
         raise UserError(
-            f"{path} says {card.layers} layers and {card.width} dims, and the files beside it "
-            f"{here[0]} and {here[1]}; one of them was changed."
+            f"{path} says {card.layers} layers, {card.width} dims; its files say {here}."
         )
     longest = max(card.query_length, card.document_length)
     if longest > sizes.tokens:
-        raise UserError(
-            f"{path} has texts of {longest} tokens, and the encoder beside it reads {sizes.tokens}."
-        )
+        raise UserError(f"{path} has texts of {longest} tokens; its encoder reads {sizes.tokens}.")
     for file in {"linear": (HEADS,), "fitted": (EXITS, WORDS)}.get(card.exit_head, ()):
         if not (folder / file).exists():
             raise UserError(f"{folder} lacks {file}, and {CARD} says that the model has it.")
     if fingerprint(folder, card) != card.fingerprint:
-        raise UserError(
-            f"The weights, tokenizer or config.json in {folder} were changed, or its {CARD}: their "
-            "fingerprint is not the one in it."
-        )
+        raise UserError(f"Files in {folder} were changed: their fingerprint is not that of {CARD}.")
     return card
 
 
@@ -249,10 +243,8 @@ def check_exits(folder: Path, fingerprint: str, *names: str) -> None:
     """
     record = read_record(folder / EXITS_FILE, IndexExits)
     if record.fingerprint != fingerprint:
-        raise UserError(
-            f"The exits in {folder} were fitted by model {record.fingerprint[:12]}, and model "
-            f"{fingerprint[:12]} was to have them; fit them again."
-        )
+        other = record.fingerprint[:12]
+        raise UserError(f"The exits in {folder} are of model {other}, not {fingerprint[:12]}.")
     digests = dict(record.files)
     for path in (folder / name for name in names):
         if not path.is_file() or sha256_of(path) != digests.get(path.name):
@@ -275,10 +267,7 @@ def ends_fitted(name: str | Path) -> bool:
 def refuse_ended(name: str | Path) -> None:
     """Raise UserError for exits of an index where the last layer of a model has one of its own."""
     if ends_fitted(name):
-        raise UserError(
-            f"Exits of an index were asked for, and the last layer of {name} ends in a fitted exit "
-            "of its own, which they would replace; search with --exits model."
-        )
+        raise UserError(f"The last layer of {name} has an exit of its own; take --exits model.")
 
 
 # Load
@@ -324,10 +313,8 @@ def load(
     own = [i for i in inner.get_vocab().values() if i not in inner.added_tokens_decoder]
     last = max(*own, tokenizer.pad_id)
     if last >= config.vocab_size:
-        raise UserError(
-            f"The tokenizer in {folder} gives ids up to {last}, and config.json says that "
-            f"{config.vocab_size} have an embedding; one of them is another model's."
-        )
+        most = config.vocab_size
+        raise UserError(f"The tokenizer in {folder} gives ids up to {last}; {most} have vectors.")
     for length in ("query_length", "document_length"):
         tokenizer.require_room(getattr(card, length), f"{folder} has {length}")
     if layer is not None:
@@ -345,10 +332,7 @@ def load(
             **options,
         )
     if report["missing_keys"]:
-        raise UserError(
-            f"The weights in {folder} lack {counted(len(report['missing_keys']), 'tensors')} that "
-            f"config.json promises, such as {min(report['missing_keys'])}."
-        )
+        raise UserError(f"The weights in {folder} lack {min(report['missing_keys'])} and others.")
     encoder = Encoder(transformer, card)
     encoder.behind = modules_behind(folder, card, encoder.pooled_width)
     _give_exits(encoder, folder, exits)
@@ -396,10 +380,7 @@ def load_tokenizer(name: str | Path) -> "ModelTokenizer":
         words = inner.get_vocab().keys() - special - set(inner.all_special_tokens)
         tokenizer(["a"], _PROBE)
     if not any(char.isalnum() for word in words for char in word):
-        raise UserError(
-            f"The tokenizer in {folder} knows special tokens alone, so that all texts would be the "
-            "same to it; its vocabulary is missing."
-        )
+        raise UserError(f"The tokenizer in {folder} has no vocabulary, only special tokens.")
     size = read_config(model).vocab_size
     return replace(tokenizer, beyond=frozenset(n for n in inner.get_vocab().values() if n >= size))
 
@@ -533,10 +514,7 @@ def export_cut(model: str | Path, layer: int, folder: Path) -> ModelCard:
     with locked_for_export(folder):
         card = read_card(model)
         if card.documents == "last" and layer < card.layers:
-            raise UserError(
-                f"Documents of {model} come from layer {card.layers}, so its first {layer} layers "
-                "cannot encode any."
-            )
+            raise UserError(f"Documents of {model} come from its last layer, {card.layers}.")
         encoder, tokenizer = load(model, layer)
         cuts = tuple(cut for cut in card.cuts if cut.layer <= layer)
         exported = replace(card, layers=layer, cuts=cuts, exported_from=card.fingerprint)

@@ -43,10 +43,8 @@ def choose_training_device(name: str) -> torch.device:
     """
     device = choose_device(name)
     if device.index:
-        raise UserError(
-            f"--device {name}: training takes the first gpu it sees; choose another with "
-            f"CUDA_VISIBLE_DEVICES={device.index} and --device cuda."
-        )
+        visible = f"CUDA_VISIBLE_DEVICES={device.index}"
+        raise UserError(f"Training takes the first gpu it sees; set {visible} for {name}.")
     if device.type == "cuda" and "LOCAL_RANK" in os.environ:
         return choose_device(f"cuda:{os.environ['LOCAL_RANK']}")
     return device

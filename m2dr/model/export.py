@@ -24,15 +24,8 @@ from m2dr.core.records import (
     ModelCard,
     is_ready,
 )
+from m2dr.model import checkpoint
 from m2dr.model.card import write_readme
-from m2dr.model.checkpoint import (
-    folder_aside,
-    load,
-    locked_for_export,
-    read_card,
-    save,
-    save_tokenizer,
-)
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask
 from m2dr.model.exits import FittedExits, linear
 from m2dr.model.graphs import RUNTIMES, write_graph_files
@@ -89,8 +82,7 @@ def refuse_unready(card: ModelCard, cut: Cut, model: str, exits: Path | None) ->
     if not is_ready(cut, card.cuts):
         ready = ", ".join(map(str, card.cuts)) or "none"
         raise UserError(
-            f"{cut} of {model} was to be exported and was neither fitted nor trained; its cuts are "
-            f"{ready}. --force exports it as it is."
+            f"{cut} of {model} was neither fitted nor trained, as {ready} were; --force exports it."
         )
 
 
@@ -105,10 +97,10 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
     Raises:
         UserError: no such model or cut, or the exits are another model's.
     """
-    parent = read_card(model)
+    parent = checkpoint.read_card(model)
     parent.check(cut)
     used = exits if cut.layer < parent.layers else None
-    encoder, tokenizer = load(model, cut.layer, exits=used)
+    encoder, tokenizer = checkpoint.load(model, cut.layer, exits=used)
     encoder.requires_grad_(False)
     fitted = encoder.fitted
     if fitted is not None and encoder.ends_fitted:
@@ -186,8 +178,8 @@ def write_standalone(cut: CutModel, folder: Path, record: ExportRecord) -> Model
     Raises:
         UserError: `folder` holds something or is being written to.
     """
-    with locked_for_export(folder):
-        return save(cut.encoder, cut.tokenizer, cut.card, folder, record)
+    with checkpoint.locked_for_export(folder):
+        return checkpoint.save(cut.encoder, cut.tokenizer, cut.card, folder, record)
 
 
 def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord) -> ExportRecord:
@@ -212,7 +204,7 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
     layer = cut.encoder.layers
     expected = [_unit(cut.encoder.embed(*probe, [layer])[0]) for probe in probes]
     with _exported(folder) as aside:
-        save_tokenizer(tokenizer, aside)
+        checkpoint.save_tokenizer(tokenizer, aside)
         unit = card.similarity == "cosine" and cut.encoder.fitted is None
         write_graph_files(cut.encoder, layer, aside, runtime, unit)
         run = kind.open(aside, "fp32")
@@ -221,8 +213,7 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
         lowest = min(float((mine * theirs).sum(1).min()) for mine, theirs in both)
         if not lowest >= LEAST_COSINE:
             raise UserError(
-                f"The {runtime} graph of {cut.cut} was to give the vectors of torch, and a cosine "
-                f"of the two is {lowest:.5f}; at least {LEAST_COSINE} is needed."
+                f"The {runtime} graph of {cut.cut} is {lowest:.5f} like torch, by cosine."
             )
         record = replace(record, lowest_cosine=lowest)
         fitted = cut.encoder.fitted
@@ -238,8 +229,8 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
 @contextmanager
 def _exported(folder: Path) -> Iterator[Path]:
     """Lend an empty folder whose files come into `folder` when the block ends without an error."""
-    with locked_for_export(folder):
-        with folder_aside(folder) as aside:
+    with checkpoint.locked_for_export(folder):
+        with checkpoint.folder_aside(folder) as aside:
             yield aside
         for path in sorted(aside.iterdir()):
             path.replace(folder / path.name)
@@ -277,7 +268,7 @@ def write_words(model: str, folder: Path, dim: int | None, exits: Path | None) -
         UserError: there are no words, or fewer dims, or `folder` holds something or is being
             written to.
     """
-    card = read_card(model)
+    card = checkpoint.read_card(model)
     words = WordTable.open(exits or find_folder(model))
     card.check(Cut(card.layers, dim or card.width))
     words = words.cut(0, dim or card.width)

@@ -126,10 +126,8 @@ def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> P
         copy = snapshot_download(name, allow_patterns=_NEEDED, ignore_patterns=_COPIES, **chosen)
     except Exception as error:  # the hub's client raises many classes of errors
         at = f" at revision {revision}" if revision else ""
-        raise UserError(
-            f"{name} is no folder here, and as a Hugging Face id it cannot be fetched{at} "
-            f"({type(error).__name__})."
-        ) from error
+        reason = type(error).__name__
+        raise UserError(f"{name} is no folder, and no id that is there{at}: {reason}.") from error
     return Path(copy)
 
 
@@ -158,10 +156,8 @@ def _checked(folder: Path) -> Path:
         raise UserError(f"{folder} holds a training that is not finished.")
     kinds = [row.kind for row in listed_modules(folder)]
     if kinds and (tuple(kinds[:2]) != RUN[:2] or {*kinds[2:]} - {*RUN[2:]}):
-        raise UserError(
-            f"{folder / MODULES} names {', '.join(kinds)[:90]}; m2dr runs a Transformer, a Pooling "
-            f"behind it, and then any of {', '.join(RUN[2:])}."
-        )
+        listed = ", ".join(kinds)[:90]
+        raise UserError(f"{folder / MODULES} names {listed}; m2dr runs {', '.join(RUN)}.")
     inner = transformer_folder(folder)
     if not (inner / "config.json").exists() or (inner / ADAPTER).exists():
         raise UserError(f"{inner} holds no full model: no config.json, or an adapter ({ADAPTER}).")
@@ -214,10 +210,7 @@ def listed_modules(folder: Path) -> list[ListedModule]:
         package, _, name = row.type.rpartition(".")
         is_own = package.partition(".")[0] != "sentence_transformers"
         if is_own or row.kwargs or inner.is_absolute() or ".." in inner.parts:
-            raise UserError(
-                f"{path} names {row.type[:60]} in {row.path[:60]!r}; m2dr runs modules of "
-                "sentence-transformers alone, without arguments, in folders inside the model's."
-            )
+            raise UserError(f"{path} names {row.type[:60]} in {row.path[:60]!r}, which is not run.")
         listed.append(ListedModule(name, row.path))
     return listed
 

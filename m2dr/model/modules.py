@@ -21,15 +21,9 @@ from torch.nn.functional import normalize
 from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import explain_failure, write_json
 from m2dr.core.records import ModelCard, pooling_modes
+from m2dr.model import st_folder
 from m2dr.model.backbones import read_sizes
 from m2dr.model.hub import DENSE, SETTINGS, WEIGHTS, ListedModule, behind_pooling
-from m2dr.model.st_folder import (
-    LAST,
-    POOLING_FLAGS,
-    module_settings,
-    write_model_settings,
-    write_modules_list,
-)
 
 FIRST = 2  # number of the first module behind the pooling
 _TANH = "torch.nn.modules.activation.Tanh"  # the activation function of a Dense that names none
@@ -154,25 +148,19 @@ def modules_behind(folder: Path, card: ModelCard, width: int) -> nn.Sequential:
     modules = []
     for row in behind_pooling(folder, card.similarity):
         place = folder / row.path
-        settings = module_settings(place, row.kind, width)
+        settings = st_folder.module_settings(place, row.kind, width)
         with explain_failure(f"The module {row.kind} in {place} cannot be read"):
             with torch.device("meta"):  # no memory, no random draws
                 module = _made(row.kind, settings)
             if module.state_dict():
                 if not (place / WEIGHTS).exists():
-                    raise UserError(
-                        f"{place} has no {WEIGHTS}, and m2dr reads no pickles such as "
-                        "pytorch_model.bin; save the model again with sentence-transformers."
-                    )
+                    raise UserError(f"{place} has no {WEIGHTS}, and m2dr reads no pickles.")
                 state = load_file(place / WEIGHTS)
                 module.load_state_dict({k: v.float() for k, v in state.items()}, assign=True)
         modules.append(module)
         width = settings.get("out_features", width)
     if card.width > width:
-        raise UserError(
-            f"Vectors of {folder} have {card.width} dims by its m2dr.json, and its modules give "
-            f"{width}."
-        )
+        raise UserError(f"{folder} gives {width} dims, and its m2dr.json says {card.width}.")
     if card.width < width:
         modules.append(Truncate(card.width))
     return nn.Sequential(*modules).requires_grad_()
@@ -255,14 +243,14 @@ def write_settings(
     That has flags, which any version reads, or a list where the order of its modes matters.
     """
     modes = pooling_modes(card.pooling)
-    theirs = {ours: name for name, ours in LAST.items()}
-    flags: dict[str, Any] = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
-    if tuple(mode for mode in POOLING_FLAGS.values() if mode in modes) != modes:
+    theirs = {ours: name for name, ours in st_folder.LAST.items()}
+    flags: dict[str, Any] = {flag: mode in modes for flag, mode in st_folder.POOLING_FLAGS.items()}
+    if tuple(mode for mode in st_folder.POOLING_FLAGS.values() if mode in modes) != modes:
         flags = {"pooling_mode": [theirs.get(mode, mode) for mode in modes]}
     width = read_sizes(folder).width
     write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width} | flags)
     listed = [ListedModule("Transformer", ""), ListedModule("Pooling", "1_Pooling"), *behind]
-    write_modules_list(folder, listed)
-    write_model_settings(folder, card, **more)
+    st_folder.write_modules_list(folder, listed)
+    st_folder.write_model_settings(folder, card, **more)
     lower = {"do_lower_case": True} if lowercases else {}
     write_json(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})

@@ -10,15 +10,8 @@ from typing import Any, get_args
 from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import read_optional_object, write_json
 from m2dr.core.records import Cut, ModelCard, Pooling, Similarity, pooling_modes
+from m2dr.model import hub
 from m2dr.model.backbones import ModelSizes, default_pooling, read_config, read_sizes
-from m2dr.model.hub import (
-    MODULES,
-    SETTINGS,
-    ListedModule,
-    behind_pooling,
-    listed_modules,
-    transformer_folder,
-)
 
 POOLING_FLAGS: dict[str, Pooling] = {  # in the order in which vectors of several are joined
     "pooling_mode_cls_token": "cls",
@@ -120,7 +113,7 @@ def card_of_folder(name: str, folder: Path, revision: str) -> ModelCard:
 
 def reshaping_module(folder: Path) -> str | None:
     """Return the first module with weights behind the pooling of a folder, None without one."""
-    trained = [row for row in behind_pooling(folder) if row.kind in _TAKES]
+    trained = [row for row in hub.behind_pooling(folder) if row.kind in _TAKES]
     return f"{trained[0].kind} ({trained[0].path})" if trained else None
 
 
@@ -131,7 +124,7 @@ def lowercases(folder: Path) -> bool:
 
 def _pooling(folder: Path) -> tuple[str | None, bool]:
     """Return the pooling of a folder, None if it names none, and whether it includes the prompt."""
-    listed = listed_modules(folder)
+    listed = hub.listed_modules(folder)
     path = folder / (listed[1].path if listed else "1_Pooling") / "config.json"
     table = read_optional_object(path, _FIELDS)
     if not table:
@@ -155,7 +148,7 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
 def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
     """Return how vectors are compared; the default of sentence-transformers is the cosine."""
     kind, named = told.get("model_type", "SentenceTransformer"), told.get("similarity_fn_name")
-    default: Similarity = "cosine" if listed_modules(folder) else "dot"
+    default: Similarity = "cosine" if hub.listed_modules(folder) else "dot"
     known: dict[object, Similarity] = {None: default, "cosine": "cosine", "dot": "dot"}
     if kind != "SentenceTransformer" or named not in known:
         raise UserError(
@@ -181,22 +174,18 @@ def module_settings(folder: Path, kind: str, width: int) -> dict[str, Any]:
     for key, value in settings.items():
         ignored = key in _IN_AND_OUT and value in (None, _VECTOR)
         if key not in MODULE_KEYS[kind] and not ignored:
-            raise UserError(
-                f"The module {kind} in {folder} has {key} = {value!r}, which m2dr does not run."
-            )
+            raise UserError(f"{kind} in {folder} has {key} = {value!r}, which m2dr does not run.")
     takes = _TAKES.get(kind)
     if takes and settings.get(takes) != width:
-        raise UserError(
-            f"The module {kind} in {folder} takes {quoted(settings.get(takes))} dims, and a vector "
-            f"has {width} before it."
-        )
+        dims = quoted(settings.get(takes))
+        raise UserError(f"{kind} in {folder} takes {dims} dims, and is given {width}.")
     return settings
 
 
 def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
     """Return the dims of a vector behind the last module, or `truncate_dim` where it is smaller."""
     width = len(pooling_modes(pooling)) * sizes.width
-    for row in behind_pooling(folder):
+    for row in hub.behind_pooling(folder):
         width = module_settings(folder / row.path, row.kind, width).get("out_features", width)
     dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS).get("truncate_dim")
     if dim is not None and dim < 1:
@@ -208,8 +197,8 @@ def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:
     """Return the lengths of a query and of a document, in tokens with the special ones."""
     settings = _transformer_settings(folder)
     default: Any = min(MAX_LENGTH, sizes.positions)
-    if listed_modules(folder):
-        path = transformer_folder(folder) / "tokenizer_config.json"
+    if hub.listed_modules(folder):
+        path = hub.transformer_folder(folder) / "tokenizer_config.json"
         tokenizer = read_optional_object(path, _FIELDS)
         default = min(tokenizer.get("model_max_length", sizes.positions), sizes.positions)
     longest = settings.get(_KEPT) or settings.get("max_seq_length") or default
@@ -226,8 +215,8 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: one of them asks for something that m2dr does not run.
     """
-    inner = transformer_folder(folder)
-    paths = [inner / name for name in SETTINGS]
+    inner = hub.transformer_folder(folder)
+    paths = [inner / name for name in hub.SETTINGS]
     path = next((path for path in paths if read_optional_object(path, _FIELDS)), paths[0])
     settings = read_optional_object(path, _FIELDS)
     for name in _TABLES:
@@ -238,14 +227,11 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     if "message" in modality or modality.get("text", _TEXT) != _TEXT:
         odd["modality_config"] = modality
     if odd:
-        raise UserError(
-            f"{path} has {quoted(odd)}, which m2dr does not run; its vectors would be others than "
-            "those of sentence-transformers."
-        )
+        raise UserError(f"{path} has {quoted(odd)}, which m2dr does not run.")
     return settings
 
 
-def write_modules_list(folder: Path, listed: Sequence[ListedModule]) -> None:
+def write_modules_list(folder: Path, listed: Sequence[hub.ListedModule]) -> None:
     """Write modules.json, which lists the modules that a text passes."""
     rows = [
         {
@@ -256,7 +242,7 @@ def write_modules_list(folder: Path, listed: Sequence[ListedModule]) -> None:
         }
         for number, row in enumerate(listed)
     ]
-    write_json(folder / MODULES, rows)
+    write_json(folder / hub.MODULES, rows)
 
 
 def write_model_settings(folder: Path, card: ModelCard, **more: object) -> None:

@@ -77,10 +77,8 @@ class BaseTokenizer(ABC):
     def require_room(self, length: int, name: str) -> None:
         """Refuse a length that special tokens use up: `tokenizers` then cuts nothing, or all."""
         if length <= self.around:
-            raise UserError(
-                f"{name} = {length}, and the tokenizer puts "
-                f"{counted(self.around, 'special tokens')} around each text."
-            )
+            around = counted(self.around, "special tokens")
+            raise UserError(f"{name} = {length}, and the tokenizer puts {around} around each text.")
 
 
 @dataclass(frozen=True)
@@ -137,10 +135,8 @@ class ModelTokenizer(BaseTokenizer):
         )
         rows: list[list[int]] = out["input_ids"]
         for number in self.beyond.intersection(chain.from_iterable(rows)) if self.beyond else ():
-            raise UserError(
-                f"A text holds {self.inner.convert_ids_to_tokens(number)!r}, a token that was added"
-                f" to the tokenizer as {number} and has no embedding in the model."
-            )
+            token = self.inner.convert_ids_to_tokens(number)
+            raise UserError(f"A text holds the added token {token!r}, which has no embedding.")
         return rows
 
     def _keeps_the_end(self) -> bool:

@@ -146,10 +146,7 @@ def _baseline(
     place, at, word = against.rpartition("@")
     if at and Path(place).is_dir():
         return _grid_baseline(Path(place), Cut.parse(word), scores)
-    raise UserError(
-        f"There is no {against} to compare with; give a folder of results, one cut of it as "
-        f"FOLDER@L6D384, or a TREC run file."
-    )
+    raise UserError(f"{against} is no folder of results, FOLDER@L6D384 or run to compare with.")
 
 
 def _grid_baseline(folder: Path, cut: Cut | None, scores: QueryScores) -> _Baseline:
@@ -169,10 +166,7 @@ def _grid_baseline(folder: Path, cut: Cut | None, scores: QueryScores) -> _Basel
 def _run_baseline(path: Path, grid: Grid, scores: QueryScores, qrels: Path | None) -> _Baseline:
     """Measure a run as the grid was; a query without documents counts as 0."""
     if qrels is None:
-        raise UserError(
-            f"{path} is a run, and {grid.model}'s results keep no judgements to measure it by; "
-            f"give them with --qrels."
-        )
+        raise UserError(f"The results keep no judgements to measure {path.name} by; give --qrels.")
     judgements = list(read_judgements(qrels))
     judged = tuple(dict.fromkeys(judgement.query_id for judgement in judgements))
     _require_same(scores.query_ids, judged, str(qrels))
@@ -196,9 +190,8 @@ def _require_same(wanted: Sequence[str], given: Sequence[str], where: str) -> No
     """Raise UserError unless both hold the same queries, in any order."""
     here, there = set(wanted), set(given)
     if here != there:
-        lacks, more = (sorted(names)[:3] for names in (here - there, there - here))
+        first = min(here ^ there)
         raise UserError(
-            f"{where} is of other queries: of the {len(here)} to compare it lacks "
-            f"{len(here - there)} ({', '.join(lacks)}), and it has {len(there - here)} others "
-            f"({', '.join(more)})."
+            f"{where} is of other queries: it lacks {len(here - there)} of {len(here)}, and has "
+            f"{len(there - here)} others, such as {first}."
         )

@@ -18,15 +18,8 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut
-from m2dr.core.requests import CostsRequest, IndexRequest
-from m2dr.evaluate.costs import (
-    Cost,
-    Costs,
-    Shape,
-    bytes_per_document,
-    search_multiply_adds,
-    write_costs,
-)
+from m2dr.core.requests import EvaluateRequest, IndexRequest
+from m2dr.evaluate import costs
 from m2dr.index.bm25 import BM25, Hybrid
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import build_index, open_index
@@ -70,11 +63,11 @@ class Encoders:
             return [len(self.words.bag(text)[0]) for text in texts]
         return [len(row) for row in tokenize(self.deepest.card, self.tokenizer, texts, "query")]
 
-    def shape(self, layer: int) -> Shape:
+    def shape(self, layer: int) -> costs.Shape:
         """Return the sizes from which the multiply-adds of a layer are computed."""
         if not self.by_layer and self.words is not None:
             width = self.words.width
-            return Shape(width, 0, 0, 0, gated=False, tables={0: width})
+            return costs.Shape(width, 0, 0, 0, gated=False, tables={0: width})
         return shape_of(self.by_layer[layer])
 
     def parameters(self, layer: int) -> int:
@@ -84,24 +77,30 @@ class Encoders:
         return parameters_of(self.by_layer[layer], layer)
 
 
-def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
+def measure_costs(
+    request: EvaluateRequest, out: Path, queries: int = 50, documents: int = 64, rounds: int = 3
+) -> costs.Costs:
     """Measure every cut, and write `costs.json` into `out`.
 
     A latency is that of one query alone: tokenise, encode by the layers of the cut, search a
     flat index of its dim; its percentiles are over queries.
 
     Args:
-        request: model, corpus and cuts.
-        out: a folder of results; nothing is written when None.
+        request: of one model and one corpus.
+        out: a folder of results.
+        queries: to time, evenly spread over the split.
+        documents: to time encoding, evenly spread over the corpus.
+        rounds: of each measurement; the median counts.
 
     Raises:
         UserError: the model has no such cut, the corpus or split is not there, or holds no query.
     """
-    card = read_card(request.model, request.query_length, request.document_length)
-    dataset = open_corpus(request.corpus)
+    (model,), (corpus,) = request.models, request.corpora
+    card = read_card(model, request.query_length, request.document_length)
+    dataset = open_corpus(corpus)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
     exits, by_index = None, layers_by_index(card, request.exits)
-    if by_index and request.pairing in ("trained", "last"):
+    if by_index and request.documents in ("trained", "last"):
         exits = fitting_exits(folder)
     if exits is None:
         if request.exits == "index":
@@ -109,12 +108,12 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         by_index = ()
     cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
     layers = sorted({cut.layer for cut in cuts})
-    texts = _spread([query.text for query in dataset.queries(request.split)], request.queries)
+    texts = _spread([query.text for query in dataset.queries(request.split)], queries)
     if not texts:
-        raise UserError(f"{request.corpus} has no query in {request.split} to time.")
-    sources = pairing(card, layers, request.pairing, by_index).layers
+        raise UserError(f"{corpus} has no query in {request.split} to time.")
+    sources = pairing(card, layers, request.documents, by_index).layers
     encoders = open_encoders(
-        request.model,
+        model,
         {layer: exits if layer in by_index else None for layer in {*sources, *sources.values()}},
         request.device,
         request.dtype,
@@ -128,19 +127,12 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     if encoders.by_layer:
         dtype = str(next(encoders.deepest.parameters()).dtype).removeprefix("torch.")
         machine += f", encoder on {encoders.deepest.device.type} in {dtype}"
-    say(f"Timing {counted(len(cuts), 'cuts')} of {request.model} on {machine}")
+    say(f"Timing {counted(len(cuts), 'cuts')} of {model} on {machine}")
     # Of which layer the documents are changes no time, so those of one are searched. Indexes are
     # built in a temporary folder: only those that somebody asked for stay with the vectors.
-    index = IndexRequest(
-        request.corpus,
-        request.model,
-        root=request.root,
-        device=request.device,
-        dtype=request.dtype,
-        query_length=request.query_length,
-        document_length=request.document_length,
-    )
-    store = encode_corpus(index, request.model, card, [sources[max(layers)]])[0]
+    shared = ("root", "device", "dtype", "query_length", "document_length")
+    index = IndexRequest(corpus, model, **{name: getattr(request, name) for name in shared})
+    store = encode_corpus(index, model, card, [sources[max(layers)]])[0]
     with tempfile.TemporaryDirectory(prefix="m2dr-costs-") as scratch:
         indexes = {
             dim: open_index(build_index(store, dim, "flat", folder=Path(scratch)))
@@ -153,10 +145,10 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         words_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
         searched = {dim: Hybrid(each, words, request.hybrid) for dim, each in indexes.items()}
         machine += f"; with BM25 of weight {request.hybrid:g}"
-    times = query_times(encoders, layers, searched, texts, request.rounds)
-    rows = _spread(range(dataset.document_count), request.documents)
-    documents = [dataset.document_at(row).content for row in rows]
-    speeds = document_speeds(encoders, sources.values(), documents, request.rounds)
+    times = query_times(encoders, layers, searched, texts, rounds)
+    rows = _spread(range(dataset.document_count), documents)
+    contents = [dataset.document_at(row).content for row in rows]
+    speeds = document_speeds(encoders, sources.values(), contents, rounds)
     lengths = encoders.lengths(texts)
     shapes = {layer: encoders.shape(layer) for layer in layers}
     cells = {}
@@ -165,22 +157,22 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         encoding = float(
             np.mean([shapes[cut.layer].encode(cut.layer, length) for length in lengths])
         )
-        cells[cut] = Cost(
+        cells[cut] = costs.Cost(
             latency_p50_ms=float(p50),
             latency_p95_ms=float(p95),
             documents_per_second=speeds[sources[cut.layer]],
-            bytes_per_document=bytes_per_document(cut.dim) + words_bytes,
-            multiply_adds=round(encoding) + search_multiply_adds(store.documents, cut.dim),
+            bytes_per_document=costs.bytes_per_document(cut.dim) + words_bytes,
+            multiply_adds=round(encoding) + costs.search_multiply_adds(store.documents, cut.dim),
             parameters=encoders.parameters(cut.layer),
         )
-    costs = Costs(
-        model=request.model,
+    measured = costs.Costs(
+        model=model,
         fingerprint=card.fingerprint,
-        corpus=request.corpus,
+        corpus=corpus,
         whole=card.full,
         documents_from=("last" if by_index else card.documents)
-        if request.pairing == "trained"
-        else request.pairing,
+        if request.documents == "trained"
+        else request.documents,
         documents=store.documents,
         queries=len(lengths),
         query_tokens=float(np.mean(lengths)),
@@ -188,18 +180,17 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         machine=machine,
         cells=cells,
     )
-    if out is not None:
-        write_costs(costs, out)
-    return costs
+    costs.write_costs(measured, out)
+    return measured
 
 
-def shape_of(encoder: Encoder) -> Shape:
+def shape_of(encoder: Encoder) -> costs.Shape:
     """Return the sizes from which the multiply-adds of an encoder are computed."""
     config = encoder.transformer.config
     row = backbone_of(config)
     heads = int(config.num_attention_heads)
     size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    return Shape(
+    return costs.Shape(
         width=int(config.hidden_size),
         inner=int(getattr(config, row.inner_key)),
         query_width=heads * size,

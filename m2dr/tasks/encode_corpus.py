@@ -388,8 +388,7 @@ def _sync(
     held, label = before[-1].manifest.label.source, job.stores[0][1].label
     if held != label.source and absent.mean() > OTHER:
         raise UserError(
-            f"{home} holds the documents of {held}, and {label.source} has others: --corpus "
-            f"NAME={job.corpus} gives these indexes of their own, and --overwrite replaces those."
+            f"{home} holds the documents of {held}; --corpus NAME={job.corpus}, or --overwrite."
         )
     new.mkdir(exist_ok=True)
     (new / SYNCING).touch()

@@ -12,13 +12,7 @@ from typing import Any
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
-from m2dr.core.requests import (
-    CompareRequest,
-    CostsRequest,
-    EvaluateRequest,
-    FitIndexRequest,
-    IndexRequest,
-)
+from m2dr.core.requests import CompareRequest, EvaluateRequest, FitIndexRequest, IndexRequest
 from m2dr.data import beir
 from m2dr.evaluate.comparison import Comparison
 from m2dr.evaluate.costs import Costs
@@ -148,19 +142,15 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     begun = time.monotonic()
     names = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
     if not names:
-        raise UserError(
-            f"No corpus was asked for; give --corpus, or --suite {' or '.join(SUITES)}."
-        )
+        raise UserError("No corpus was asked for; give --corpus or --suite.")
     request = replace(request, models=request.models or (model_for(names[0], request.root),))
     sets = [collections_of(name) for name in names]
     corpora = [[_opened(request, part) for part in parts] for _, parts in sets]
     folders: dict[Path, str] = {}
     for corpus in chain.from_iterable(corpora):
         if corpus.folder in folders:
-            raise UserError(
-                f"The results of {folders[corpus.folder]} and {corpus.name} would both lie in "
-                f"{corpus.folder}; give each once, or measure one with another --out."
-            )
+            both = f"{folders[corpus.folder]} and {corpus.name}"
+            raise UserError(f"The results of {both} would both lie in {corpus.folder}.")
         folders[corpus.folder] = corpus.name
     places = [tuple(_place(request, corpus) for corpus in parts) for parts in corpora]
     every = tuple(chain.from_iterable(places))
@@ -177,22 +167,8 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
             comparing = CompareRequest(folder=folder, against=others, measures=request.measures)
             comparisons += compare_folders(comparing).comparisons
         if request.costs:
-            costing = CostsRequest(
-                model=model,
-                corpus=place.corpus,
-                split=place.split,
-                layers=request.layers,
-                dims=request.dims,
-                pairing=request.documents,
-                exits=request.exits,
-                hybrid=request.hybrid,
-                query_length=request.query_length,
-                document_length=request.document_length,
-                root=request.root,
-                device=request.device,
-                dtype=request.dtype,
-            )
-            costs.append(measure_costs(costing, folder))
+            own = replace(request, models=(model,), corpora=(place.corpus,), split=place.split)
+            costs.append(measure_costs(own, folder))
     seconds = time.monotonic() - begun
     return EvaluateReport(every, means, tuple(comparisons), tuple(costs), request.out, seconds)
 
@@ -294,10 +270,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         if request.exits or will or fitting_exits(last):
             by_index = layers_by_index(card, request.exits)
     elif request.exits == "index":
-        raise UserError(
-            f"--documents {request.documents} was asked for, and the exits of an index search "
-            "the documents of its last layer alone."
-        )
+        raise UserError(f"--documents {request.documents}: exits of an index search the last.")
     cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
     given = {}
     if request.query_vectors:
@@ -318,10 +291,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             and made.fingerprint != card.fingerprint
             and Path(made.model).resolve() != Path(model).resolve()
         ):
-            raise UserError(
-                f"{folder} holds the results of another model, {made.model}; --out names another "
-                "folder, and --overwrite replaces them."
-            )
+            raise UserError(f"{folder} holds results of {made.model}; give another --out.")
         sources = sorted({*searched.layers.values(), *((card.layers,) if by_index else ())})
         where: dict[str, Any] = {
             "root": request.root, "device": request.device, "dtype": request.dtype

@@ -8,18 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Cut
 from m2dr.core.requests import FiguresRequest
+from m2dr.evaluate import figures
 from m2dr.evaluate.costs import BYTES, COSTS, LATENCY, Costs, read_costs
-from m2dr.evaluate.figures import (
-    draw_gap_to,
-    draw_gap_to_whole,
-    draw_heat_map,
-    draw_quality,
-    draw_quality_over_dims,
-    draw_tradeoff,
-    save,
-)
 from m2dr.evaluate.grid import (
     GRID,
     Grid,
@@ -58,10 +49,7 @@ def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
     places = by_place(read_results(request.results))
     separate = joined_grid(request.separate) if request.separate else None
     if separate and all(separate.place != place for place, _ in places):
-        raise UserError(
-            f"{request.separate} is of {separate.place}, and the results are of "
-            f"{', '.join(place for place, _ in places)}."
-        )
+        raise UserError(f"{request.separate} is of {separate.place}, as none of the results.")
     files = []
     for place, results in places:
         grids = [result.grid for result in results]
@@ -73,7 +61,9 @@ def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
             for name, draw in _drawings(results, measure, reference):
                 figure = draw()
                 for kind in request.formats:
-                    files.append(save(figure, request.out / plain(place) / f"{name}.{kind}"))
+                    files.append(
+                        figures.save(figure, request.out / plain(place) / f"{name}.{kind}")
+                    )
     return tuple(files)
 
 
@@ -81,18 +71,24 @@ def _drawings(results: Sequence[ModelResult], measure: str, reference: Grid | No
     """Yield all figures of one measure on one corpus and split: a row for each kind."""
     grids, name = [result.grid for result in results], plain(measure)
     costs = {result.grid.model: result.costs for result in results if result.costs}
-    yield f"{name}-layers", partial(draw_quality, grids, measure)
-    yield f"{name}-gap-to-whole", partial(draw_gap_to_whole, grids, measure)
+    yield f"{name}-layers", partial(figures.draw_quality, grids, measure)
+    yield f"{name}-gap-to-whole", partial(figures.draw_gap_to_whole, grids, measure)
     if reference:
         others = [grid for grid in grids if grid.model != reference.model]
         others = [grid for grid in others if set(grid.cuts) & set(reference.cuts)]
         if others:
-            yield f"{name}-gap-to-separate", partial(draw_gap_to, others, reference, measure)
+            yield (
+                f"{name}-gap-to-separate",
+                partial(figures.draw_gap_to, others, reference, measure),
+            )
     for price in (LATENCY, BYTES) if costs else ():
-        yield f"{name}-against-{price}", partial(draw_tradeoff, grids, costs, measure, price)
-    yield f"{name}-models", partial(draw_quality_over_dims, grids, measure)
+        yield (
+            f"{name}-against-{price}",
+            partial(figures.draw_tradeoff, grids, costs, measure, price),
+        )
+    yield f"{name}-models", partial(figures.draw_quality_over_dims, grids, measure)
     for grid in grids:
-        yield f"{name}-heat-{plain(grid.model)}", partial(draw_heat_map, grid, measure)
+        yield f"{name}-heat-{plain(grid.model)}", partial(figures.draw_heat_map, grid, measure)
 
 
 def _common_measure(grids: Sequence[Grid]) -> str:
@@ -158,10 +154,7 @@ def joined_grid(folder: Path, name: str = SEPARATE) -> Grid:
         word = grid.model.rpartition("-")[2]
         cut = next((cut for cut in grid.cuts if str(cut) == word), None)
         if cut is None:
-            raise UserError(
-                f"{folder} holds {len(grids)} grids, and {grid.model} is not named after one of "
-                f"its cuts, such as {Cut(2, 32)}."
-            )
+            raise UserError(f"Of {len(grids)} grids in {folder}, {grid.model} names no cut.")
         cells[cut] = grid.cells[cut]
     first = grids[0]
     return Grid(name, first.corpus, first.split, first.queries, cells, unit=first.unit)

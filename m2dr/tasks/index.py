@@ -139,10 +139,7 @@ def sync(
     find_folder(request.model)  # which new documents are encoded by
     path = Path(named(request.corpus)[1]) / CORPUS
     if not path.is_file():
-        raise UserError(
-            f"Documents of {request.corpus} were to be changed, which is no folder with a "
-            f"{CORPUS}; change them where they lie, and run m2dr index corpus."
-        )
+        raise UserError(f"{request.corpus} has no {CORPUS} to change; run m2dr index corpus again.")
     new, gone = {document.id: document for document in add}, set(delete)
     absent, there, count = set(gone), dict[str, bool](), 0
     with atomic_path(path) as temporary:
@@ -201,9 +198,7 @@ def push_indexes(request: PushRequest) -> PushReport:
     corpus = open_corpus(request.corpus).name
     layers = request.layers or stored_layers(request.root, corpus, card.fingerprint)
     if not layers:
-        raise UserError(
-            f"{request.root}/ has no store of {corpus} by model {card.fingerprint[:DIGITS]}."
-        )
+        raise UserError(f"{request.root}/ has no store of {corpus} by {card.fingerprint[:DIGITS]}.")
     folders = [store_folder(request.root, corpus, card.fingerprint, layer) for layer in layers]
     jobs = []
     for store in map(open_store, folders):

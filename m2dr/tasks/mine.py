@@ -69,10 +69,7 @@ def mine(request: MineRequest) -> MineReport:
         raise UserError(f"--margin {request.margin:g} is no share of a score, from 0 to 1.")
     left = request.depth - request.skip
     if not 1 <= request.negatives <= left:
-        raise UserError(
-            f"--negatives {request.negatives} was asked for; --depth {request.depth} less --skip "
-            f"{request.skip} leaves {counted(left, 'candidates')}."
-        )
+        raise UserError(f"--negatives {request.negatives}: --depth less --skip leaves {left}.")
     if request.out.suffix != ".jsonl":
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")
     if request.out.is_file() and not request.overwrite:
@@ -173,10 +170,8 @@ def _rows(docids: Sequence[str], known: Answers) -> dict[str, int]:
     wanted = {docid for answers in known.values() for docid in answers}
     rows = {docid: row for row, docid in enumerate(docids) if docid in wanted}
     if len(rows) < len(wanted):
-        raise UserError(
-            f"Document {min(wanted - rows.keys())!r} answers a query, and the index does not hold "
-            "it: the corpus has changed."
-        )
+        gone = min(wanted - rows.keys())
+        raise UserError(f"Document {gone!r} answers a query, and the index does not hold it.")
     return rows
 
 

@@ -122,10 +122,7 @@ def pick_cut(request: PickRequest) -> Choice:
     grid = grid_of(folder)
     floor_of, floor = request.at_least or ("", None)
     if floor_of and request.measure not in ("", floor_of):
-        raise UserError(
-            f"--at-least asks for {floor_of} and --measure for {request.measure}; a cut is picked "
-            f"by one measure."
-        )
+        raise UserError(f"--at-least asks for {floor_of}, and --measure for {request.measure}.")
     if request.quality is not None and request.at_least:
         raise UserError("--quality and --at-least both say how good a cut must be; give one.")
     usual = USUAL if USUAL in grid.measures else grid.measures[0]
@@ -136,13 +133,10 @@ def pick_cut(request: PickRequest) -> Choice:
         floor = request.quality * values[whole]
         if values[whole] <= 0:
             raise UserError(
-                f"The {measure} of {grid.model} at {whole} is {values[whole]:g}, of which no share "
-                f"can be kept; give a floor as --at-least {measure}=VALUE."
+                f"{measure} at {whole} is {values[whole]:g}; give --at-least in place of a share."
             )
     if not (folder / COSTS).exists():
-        raise UserError(
-            f"The costs of {grid.model} were never measured; evaluate retrieval --costs does it."
-        )
+        raise UserError(f"{grid.model} has no costs; evaluate retrieval --costs measures them.")
     costs = read_costs(folder)
     candidates = priced(grid, costs, measure, request.percentile)
     ceilings = {

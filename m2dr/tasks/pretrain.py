@@ -15,19 +15,12 @@ from m2dr.core.settings import PretrainSettings
 from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order, pad
 from m2dr.evaluate.sentence_tasks import distinct
-from m2dr.model import checkpoint
+from m2dr.model import checkpoint, mlm
 from m2dr.model.backbones import read_config, sizes_of
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import find_folder, revision_of
-from m2dr.model.mlm import (
-    FirstTokenDecoder,
-    is_bidirectional,
-    masked_head,
-    remove_word_embeddings,
-    word_embeddings,
-)
 from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.corpus import open_corpus
@@ -121,20 +114,16 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
         dataset = open_corpus(settings.corpus)
         count, read = dataset.document_count, lambda place: dataset.document_at(place).content
     if settings.batch_size > count:
-        raise UserError(
-            f"batch_size = {settings.batch_size} was asked for; {settings.corpus} has "
-            f"{counted(count, 'texts')}."
-        )
+        raise UserError(f"batch_size = {settings.batch_size} was asked for, of {count} texts.")
     _check(settings)
     encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
-    if tokenizer.inner.mask_token_id is None or not is_bidirectional(settings.backbone):
+    if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(settings.backbone):
         raise UserError(
-            f"{settings.backbone} cannot predict masked tokens: its tokens see only those before "
-            "them, or its tokenizer has no mask."
+            f"{settings.backbone} is causal or has no mask, so masks are not predicted."
         )
     decoder, _ = checkpoint.load(settings.backbone, 1, device)
-    remove_word_embeddings(decoder)
-    head, pretrained = masked_head(settings.backbone)
+    mlm.remove_word_embeddings(decoder)
+    head, pretrained = mlm.masked_head(settings.backbone)
     if not pretrained:
         say(f"{settings.backbone} has no masked-LM head: a new one is trained along.")
     for part in (encoder, decoder):
@@ -145,7 +134,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
         encoder.card.check(cut)
     cuts = (*(cut for cut in named if cut != whole), whole) if named else (*stairs_of(whole), whole)
     module = MaskedAutoencoder(
-        encoder, FirstTokenDecoder(decoder), head, word_embeddings(encoder), cuts
+        encoder, mlm.FirstTokenDecoder(decoder), head, mlm.word_embeddings(encoder), cuts
     ).to(device)
     plan = plan_of(settings, settings.batch_size, count, encoder, folder)
     total = plan.examples * process_count()
@@ -167,20 +156,11 @@ def _check(settings: PretrainSettings) -> None:
     folder = find_folder(settings.backbone)
     card = read_card(folder)
     if card.exit_head in ("fitted", "table"):
-        raise UserError(
-            f"{settings.backbone} has fitted exits, which no longer fit when its layers move; "
-            f"pre-train what it was made of, {card.backbone}."
-        )
+        raise UserError(f"{settings.backbone} has fitted exits; pre-train its own {card.backbone}.")
     module, pooling = reshaping_module(folder), card.pooling
     if module or len(pooling_modes(pooling)) > 1:
         found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
-        raise UserError(
-            f"{settings.backbone} has {found}, so that its vectors are no states of tokens, from "
-            "which masked tokens are predicted."
-        )
+        raise UserError(f"{settings.backbone} has {found}: its vectors are no states of tokens.")
     longest = sizes_of(read_config(folder)).tokens
     if settings.length > longest:
-        raise UserError(
-            f"length = {settings.length} was asked for; {settings.backbone} reads {longest} tokens "
-            "at most."
-        )
+        raise UserError(f"length = {settings.length} was asked for; the backbone reads {longest}.")

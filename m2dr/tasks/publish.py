@@ -1,7 +1,7 @@
 """Export a cut of a model, write its card, and upload it to the Hugging Face hub."""
 
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,16 +13,8 @@ from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, Measur
 from m2dr.core.requests import GRAPHS, RESULTS, CardRequest, ExportRequest, PushModelRequest
 from m2dr.evaluate.costs import bytes_per_document
 from m2dr.evaluate.grid import GRID
+from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
-from m2dr.model.checkpoint import (
-    TOKENIZERS,
-    export_cut,
-    load,
-    locked_for_export,
-    read_card,
-    read_exported,
-    save,
-)
 from m2dr.model.encoder import parameters_of
 from m2dr.model.export import cut_model, refuse_unready, write_graph, write_standalone, write_words
 from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
@@ -41,7 +33,7 @@ FILES = (
     "generation_config.json",
     "*.safetensors",
     WEIGHTS_INDEX,
-) + ((*TOKENIZERS, "chat_template.jinja", MODULES, MODEL_SETTINGS, *SETTINGS, TRAINING))
+) + ((*checkpoint.TOKENIZERS, "chat_template.jinja", MODULES, MODEL_SETTINGS, *SETTINGS, TRAINING))
 _IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
 
 
@@ -71,20 +63,17 @@ def export_model(request: ExportRequest) -> tuple[str, ...]:
         words, dims = write_words(model, request.out, dim, request.exits)
         return (f"Layer 0: {words:,} words, {dims} dims; {request.out}",)
     if dim is None and request.exits is None and not request.format:
-        card = export_cut(model, layer, request.out)
+        card = checkpoint.export_cut(model, layer, request.out)
         cuts = ", ".join(map(str, card.cuts)) or "none"
         line = f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {request.out}"
         return (line,)
-    return _export_cut(request, model, Cut(layer, dim or read_card(model).width))
+    return _export_cut(request, model, Cut(layer, dim or checkpoint.read_card(model).width))
 
 
 def _export_cut(request: ExportRequest, model: str, cut: Cut) -> tuple[str, ...]:
-    card, exits = read_card(model), request.exits
+    card, exits = checkpoint.read_card(model), request.exits
     if exits and cut.layer == card.layers:
-        raise UserError(
-            f"--exits {exits} was given with {cut}, and exits of an index are those of layers "
-            f"below {cut.layer}, the last one of {model}."
-        )
+        raise UserError(f"--exits was given with {cut}; an index has exits below the last layer.")
     if not request.force:
         refuse_unready(card, cut, model, exits)
     made, name = cut_model(model, cut, exits), names_of([model])[0]
@@ -101,7 +90,9 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> tuple[str, ...]
         written_as=request.format or "folder",
         measured=tuple(_measured(results, cut, card.full)),
         costs=_costs(results, cut, parameters_of(made.encoder, cut.layer)),
-        full_costs=_costs(results, card.full, parameters_of(load(model)[0], card.layers)),
+        full_costs=_costs(
+            results, card.full, parameters_of(checkpoint.load(model)[0], card.layers)
+        ),
     )
     if request.format:
         record = write_graph(made, request.format, request.out, record)
@@ -158,7 +149,7 @@ def save_cut(model: str, cut: Cut, documents: int, out: Path, force: bool = Fals
     Raises:
         UserError: as `export_model` and `save_model` do.
     """
-    if cut.layer == 0 or cut == read_card(model).full:
+    if cut.layer == 0 or cut == checkpoint.read_card(model).full:
         save_model(model, max(cut.layer, documents), out)
         return
     export_model(ExportRequest(out=out, cut=cut, model=model, force=force))
@@ -170,11 +161,11 @@ def save_model(model: str, layers: int, out: Path) -> ModelCard:
     Raises:
         UserError: there is no such model, or `out` holds something or cannot be written.
     """
-    if layers < read_card(model).layers:
-        return export_cut(model, layers, out)
-    with locked_for_export(out):
-        encoder, tokenizer = load(model)
-        return save(encoder, tokenizer, encoder.card, out)
+    if layers < checkpoint.read_card(model).layers:
+        return checkpoint.export_cut(model, layers, out)
+    with checkpoint.locked_for_export(out):
+        encoder, tokenizer = checkpoint.load(model)
+        return checkpoint.save(encoder, tokenizer, encoder.card, out)
 
 
 @dataclass(frozen=True)
@@ -203,7 +194,7 @@ def write_card(request: CardRequest) -> CardReport:
     """
     folder = request.model
     _require_own(folder)
-    card, name = read_card(str(folder)), names_of([str(folder)])[0]
+    card, name = checkpoint.read_card(str(folder)), names_of([str(folder)])[0]
     results = _results_of(card, name, request)
     with lock_folder(folder):
         grids = tuple(
@@ -218,7 +209,7 @@ def write_card(request: CardRequest) -> CardReport:
             for grid, made in ((result.grid, result.provenance) for result in results)
         )
         settings = read_training_settings(folder / TRAINING)
-        write_readme(card, folder, settings, grids, export=read_exported(folder))
+        write_readme(card, folder, settings, grids, export=checkpoint.read_exported(folder))
     return CardReport(folder / README, grids)
 
 
@@ -249,10 +240,8 @@ def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelR
             own.append(result)
     if not own and request.results:
         models = sorted({result.grid.model for result in every})
-        raise UserError(
-            f"{', '.join(map(str, request.results))} holds results of {', '.join(models)[:200]}, "
-            f"and none of {request.model} as it is now."
-        )
+        known = ", ".join(models)[:200]
+        raise UserError(f"The results are of {known}, and none of {request.model} as it is now.")
     return own
 
 
@@ -291,7 +280,7 @@ def push_layers(request: PushModelRequest, layers: int) -> PushedModel:
         UserError: as `push_model` and `save_model` do.
     """
     own = request.model
-    if (own / CARD).is_file() and read_card(str(own)).layers == layers:
+    if (own / CARD).is_file() and checkpoint.read_card(str(own)).layers == layers:
         return push_model(request)
     _require_id(request.id)
     with TemporaryDirectory() as place:
@@ -315,7 +304,7 @@ def push_model(request: PushModelRequest) -> PushedModel:
     _require_own(folder)
     if (folder / CHECKPOINTS).exists():
         raise UserError(f"{folder} holds a training that is not finished.")
-    read_card(str(folder))  # the files are those that m2dr.json was written for
+    checkpoint.read_card(str(folder))  # the files are those that m2dr.json was written for
     patterns = [*FILES, "LICENSE*"]
     for row in listed_modules(folder):
         patterns += [f"{row.path}/{kind}" for kind in _IN_MODULES] if row.path else []
@@ -331,17 +320,12 @@ def push_model(request: PushModelRequest) -> PushedModel:
 
     token = request.token or get_token()
     if not token:
-        raise UserError(
-            f"To push {request.id} a token of the hub is needed: `hf auth login`, $HF_TOKEN or "
-            "--token."
-        )
+        raise UserError("A token of the hub is needed: `hf auth login`, $HF_TOKEN or --token.")
     api = HfApi(token=token)
     try:
         api.create_repo(request.id, private=request.private or None, exist_ok=True)
         if request.private and not api.model_info(request.id).private:
-            raise UserError(
-                f"{request.id} was to be private and is a public repository; nothing was sent."
-            )
+            raise UserError(f"{request.id} was to be private and is public; nothing was sent.")
         if revision != MAIN:
             api.create_branch(request.id, branch=revision, exist_ok=True)
         # Files of an earlier model that are not among those to come.
@@ -369,11 +353,5 @@ def push_model(request: PushModelRequest) -> PushedModel:
 
 
 def _require_id(name: str) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
-
-    with suppress(HFValidationError):
-        validate_repo_id(name)
-        if "/" in name:
-            return
-    raise UserError(f"{name!r} is no OWNER/NAME of a model on the hub.")
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
+        raise UserError(f"{name!r} is no OWNER/NAME of a model on the hub.")

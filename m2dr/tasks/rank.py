@@ -79,10 +79,8 @@ def pairing(
         same = {layer: layer for layer in layers}
         return Pairing("" if same == trained else ".documents-same", same)
     if documents != "last" and not documents.isdecimal():
-        raise UserError(
-            f"--documents {documents} names no layer of documents; it is trained, same, last or "
-            f"the number of a layer from {card.lowest_layer} to {card.layers}."
-        )
+        known = f"trained, same, last, or {card.lowest_layer} to {card.layers}"
+        raise UserError(f"--documents {documents} names no layer of documents: {known}.")
     number = card.layers if documents == "last" else card.check(Cut(int(documents), 1)).layer
     fixed = dict.fromkeys(layers, number)
     return Pairing("" if fixed == trained else f".documents-{number:02d}", fixed)
@@ -167,7 +165,7 @@ class GridRanker:
     @property
     def measures(self) -> tuple[str, ...]:
         """Names of the measures, each once."""
-        return self._evaluator.measures
+        return tuple(map(str, self._evaluator.measures))
 
     @property
     def depth(self) -> int:
@@ -221,10 +219,7 @@ class GridRanker:
         )
         for dim, (scores, rows) in hits.items():
             if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
-                raise UserError(
-                    f"Scores of {counted(invalid, 'queries')} by {self.model} at "
-                    f"{Cut(layer, dim)} are not numbers; --dtype fp32 may help."
-                )
+                raise UserError(f"{invalid} queries at {Cut(layer, dim)} have no finite scores.")
             if drops:
                 hits[dim] = drop_own(rows, scores, self._own, depth)[::-1]
         if self.bm25:

@@ -183,23 +183,14 @@ def _problems(  # noqa: C901  # a list
     for length in ("query_length", "document_length"):
         asked = getattr(settings, length) or 1
         if asked > longest:
-            yield (
-                f"{length} = {asked} was asked for; {backbone.backbone} reads {longest} tokens at "
-                "most."
-            )
+            yield f"{length} = {asked} was asked for; {backbone.backbone} reads {longest} tokens."
     if (settings.attention or settings.pooling) and len(pooling_modes(backbone.pooling)) > 1:
-        yield (
-            f"{settings.backbone} joins the vectors of several poolings ({backbone.pooling}), so "
-            "attention and pooling cannot be set."
-        )
+        yield f"{settings.backbone} has several poolings, so pooling and attention are set."
     if variant.sia:
         module, pooling = reshaping_module(folder), settings.pooling or backbone.pooling
         if module or pooling not in get_args(Anchor):
             found = f"the module {module} behind it" if module else f"the pooling {pooling}"
-            yield (
-                f"Variant {name} compares a text's vector with those of its tokens (sia), and "
-                f"{settings.backbone} has {found}."
-            )
+            yield f"sia compares vectors with states of tokens; the backbone has {found}."
     if variant.freeze:
         if variant.exit_head == "none" or variant.single_cut or not variant.shallow:
             yield f"freeze = true trains exits of shallow layers, and {name}, as set, has none."
@@ -208,10 +199,7 @@ def _problems(  # noqa: C901  # a list
     if variant.draw == "exit" and variant.staircase:
         yield "draw = exit draws a dim per layer, and a staircase has one; set draw=step."
     if kind == "documents" and (loss == "simcse" or (loss in PAIRED and not settings.negatives)):
-        yield (
-            f"loss = {loss} trains on pairs of sentences, and {settings.corpus} holds queries and "
-            "documents; with negatives, losses angle and cosent make pairs of them."
-        )
+        yield f"loss = {loss} is of pairs, not of documents (cosent and angle: with negatives)."
     if kind == "sentences" and loss in PAIRED:
         yield f"loss = {loss} needs pairs with scores, and {settings.corpus} has single sentences."
     if variant.shallow or variant.single_cut:
@@ -231,10 +219,7 @@ def _dims(settings: TrainSettings, variant: Variant, full: Cut) -> tuple[int, ..
     if variant.prefixes == "none":
         return ()
     if len(dims) > 1 and variant.prefixes == "one":
-        raise UserError(
-            f"Variant {variant.name} trains one prefix, and dims = {list(dims)} names several; set "
-            "prefixes=many."
-        )
+        raise UserError(f"{variant.name} trains one prefix, not {list(dims)}; set prefixes=many.")
     if variant.single_cut:
         return dims
     below = tuple(dim for dim in dims if dim < full.dim)

@@ -49,15 +49,9 @@ def refuse_backbone(backbone: str, folder: Path | None = None) -> None:
     """
     own = Path(backbone).resolve()
     if folder is not None and own.exists() and own.is_relative_to(folder.resolve()):
-        raise UserError(
-            f"{backbone} is the backbone and lies in {folder}, where the model would be written; "
-            "give another --out."
-        )
+        raise UserError(f"The backbone {backbone} lies in {folder}; give another --out.")
     if ends_fitted(backbone):
-        raise UserError(
-            f"{backbone} is a cut whose last layer ends in a fitted exit, which would be lost; "
-            "take the model that it was cut from."
-        )
+        raise UserError(f"{backbone} ends in a fitted exit; take the model that it was cut from.")
 
 
 def read_run(
@@ -93,19 +87,14 @@ def read_run(
     saved = read_object(folder / RECORD, {PROCESSES: int})
     begun = saved.pop(PROCESSES)
     if begun != process_count():  # a batch would be another one, and its negatives others
-        raise UserError(
-            f"The training in {folder} was begun by {begun} processes and cannot go on with "
-            f"{process_count()}."
-        )
+        now = process_count()
+        raise UserError(f"{folder} was begun by {begun} processes and cannot go on with {now}.")
     given = {*read_table(path), *(word.partition("=")[0].strip() for word in words)}
     given |= {key for key, value in options.items() if value is not None}
     asked = _plain(settings)
     changed = [key for key, value in asked.items() if key in given and value != saved[key]]
     if changed:
-        raise UserError(
-            f"{', '.join(changed)} differ from the training begun in {folder}; leave them out, or "
-            "begin again with --overwrite."
-        )
+        raise UserError(f"{', '.join(changed)} differ from the training begun in {folder}.")
     return read_settings(kind, options=saved), folder
 
 

@@ -37,7 +37,7 @@ from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
 from m2dr.data.memory import Columns, Passages, changed
 from m2dr.data.qrels import read_topics
-from m2dr.evaluate.runs import RANK_OFFSET, interpolated, read_run, reciprocal_ranks, write_run
+from m2dr.evaluate.runs import interpolated, read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25, Hybrid
 from m2dr.index.exact import ExactIndex
 from m2dr.index.exit_files import fitting_exits, no_exits
@@ -643,10 +643,9 @@ def fuse(request: FuseRequest) -> FuseReport:
         refuse_same_file("--out", request.out, {"RUNS": path})
     given = [read_run(path) for path in request.runs]
     if request.method == "rrf":
-        offset = RANK_OFFSET if request.rrf_k is None else request.rrf_k
-        fused = reciprocal_ranks(given, request.weights, request.top_k, offset)
+        fused = reciprocal_ranks(given, request.weights, request.top_k, request.rrf_k)
     else:
-        fused = interpolated(given, request.weights, request.top_k, request.scale or "min-max")
+        fused = interpolated(given, request.weights, request.top_k, request.scale)
     write_run(fused, request.out, tag=f"m2dr-{request.method}")
     documents = sum(len(ranking.docids) for ranking in fused.rankings.values())
     return FuseReport(request.out, len(fused), documents)

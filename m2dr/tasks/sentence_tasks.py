@@ -5,6 +5,7 @@ Shapes: L layers, N distinct texts, H width, P pairs.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,16 +20,7 @@ from m2dr.core.files import lock_folder, short_name
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard
 from m2dr.core.requests import ClassificationRequest, PairsRequest, StsRequest, TaskRequest
-from m2dr.data.sentences import (
-    SUFFIXES,
-    LabelledTexts,
-    ScoredPairs,
-    open_binary_pairs,
-    open_labelled_texts,
-    open_scored_pairs,
-    paths_of,
-    split_file,
-)
+from m2dr.data import sentences
 from m2dr.data.tables import is_hub
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, as_json, average, text_tables, write_grid
@@ -113,7 +105,7 @@ def evaluate_sts(request: StsRequest) -> TaskReport:
 
     def opened(names: str) -> SentenceTask:
         paths = _find_files(names, "sts", "a file of scored sentence pairs")
-        judged = open_scored_pairs(paths, request.split)
+        judged = sentences.open_scored_pairs(paths, request.split)
         return task_of_pairs(judged, gold_scores(judged.pairs, paths), correlations)
 
     return measure_tasks(request, opened)
@@ -135,9 +127,11 @@ def evaluate_pairs(request: PairsRequest) -> TaskReport:
     def opened(names: str) -> SentenceTask:
         path = find_task(names, kind, what) if "," not in names else None
         if path and path.is_dir():
-            judged = open_binary_pairs(str(split_file(path, request.split or "test")))
+            judged = sentences.open_binary_pairs(
+                str(sentences.split_file(path, request.split or "test"))
+            )
         else:
-            judged = open_binary_pairs(_find_files(names, kind, what), request.split)
+            judged = sentences.open_binary_pairs(_find_files(names, kind, what), request.split)
         alike: NDArray[np.bool_] = np.array([pair.score == 1 for pair in judged.pairs])
         return task_of_pairs(judged, alike, separations)
 
@@ -155,14 +149,12 @@ def evaluate_classification(request: ClassificationRequest) -> TaskReport:
         UserError: scikit-learn is absent, a task is unknown or malformed, or an encoder lacks a
             cut; before any weight is loaded.
     """
-    if min(request.samples, request.experiments, request.iterations) < 1:
-        raise UserError("Samples, experiments and iterations count from 1; give at least one each.")
     require("sklearn", "scikit-learn", "tasks")
     what = "a folder of train.csv and test.csv, a file of labelled texts with a column of splits"
 
     def opened(name: str) -> SentenceTask:
-        path = find_task(name, "classification", what, SUFFIXES)
-        return _classification(request, open_labelled_texts(path, request.split))
+        path = find_task(name, "classification", what, sentences.SUFFIXES)
+        return _classification(request, sentences.open_labelled_texts(path, request.split))
 
     return measure_tasks(request, opened)
 
@@ -179,14 +171,9 @@ def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -
     """
     begun = time.monotonic()
     tasks = [opened(name) for name in request.tasks]
-    names: dict[str, str] = {}
-    for task, name in zip(tasks, request.tasks, strict=True):
-        if task.name in names:
-            raise UserError(
-                f"The tasks {names[task.name]} and {name} are both called {task.name}, and their "
-                f"results would lie in one folder; give each once, or rename a file."
-            )
-        names[task.name] = name
+    for name, count in Counter(task.name for task in tasks).items():
+        if count > 1:
+            raise UserError(f"Two tasks are called {name}; give each once, or rename a file.")
     models = request.models or (newest_model(),)
     cuts = [cuts_of(read_card(model), request.layers, request.dims) for model in models]
     by_model = [
@@ -235,7 +222,7 @@ def _folder(out: Path, task: str, split: str) -> Path:
     return out / short_name(task) / split
 
 
-def task_of_pairs(judged: ScoredPairs, gold: Gold, values: OfPairs[Gold]) -> SentenceTask:
+def task_of_pairs(judged: sentences.ScoredPairs, gold: Gold, values: OfPairs[Gold]) -> SentenceTask:
     """Return a task of pairs of texts, each text encoded once.
 
     Args:
@@ -256,7 +243,9 @@ def task_of_pairs(judged: ScoredPairs, gold: Gold, values: OfPairs[Gold]) -> Sen
     return SentenceTask(judged.name, judged.split, texts, count, "pairs", measure)
 
 
-def _classification(request: ClassificationRequest, labelled: LabelledTexts) -> SentenceTask:
+def _classification(
+    request: ClassificationRequest, labelled: sentences.LabelledTexts
+) -> SentenceTask:
     """Return a task of classifiers, of the texts that some experiment uses."""
     labels = [row.label for row in labelled.train]
     if request.protocol == "full":
@@ -331,13 +320,10 @@ def find_task(name: str, kind: str, what: str, suffixes: Sequence[str] = (".tsv"
         if name.strip() and path.exists():
             return path
     known = {path.name.removesuffix(path.suffix) for folder in folders for path in folder.glob("*")}
-    raise UserError(
-        f"There is no task {name!r}. {nearest(name, sorted(known))} A task is {what}, or the name "
-        f"of NAME{suffixes[0]} in {', '.join(map(str, folders))}."
-    )
+    raise UserError(f"There is no task {name!r}: {what}. {nearest(name, sorted(known))}")
 
 
 def _find_files(names: str, kind: str, what: str) -> str:
     """Return the same for several names joined by commas, joined by commas."""
-    parts = [str(path) for path in paths_of(names)] or [names]
+    parts = [str(path) for path in sentences.paths_of(names)] or [names]
     return ",".join(str(find_task(part, kind, what)) for part in parts)

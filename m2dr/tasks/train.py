@@ -18,18 +18,10 @@ from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks import run_folder
 from m2dr.tasks.encoder import at_revision, fitted_cuts
 from m2dr.tasks.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.recipe import Recipe, recipe_of
-from m2dr.tasks.run_folder import (
-    LOGS,
-    begin,
-    clear,
-    held,
-    opened,
-    refuse_backbone,
-    stops_on_sigterm,
-)
 from m2dr.tasks.training_data import TrainingData, kind_of, open_training_data
 from m2dr.train.module import TrainingModule
 from m2dr.train.objective import ScoreLoss
@@ -71,7 +63,7 @@ def plan_of(
     return Plan(
         settings,
         folder / CHECKPOINTS,
-        folder / LOGS,
+        folder / run_folder.LOGS,
         steps,
         batch,
         bf16=trains_in_bf16(settings.dtype, encoder.device),
@@ -137,12 +129,12 @@ def train(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     begun = time.monotonic()
-    refuse_backbone(settings.backbone, folder)
+    run_folder.refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder, loss)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
     if stops_early(callbacks) and not plan.evaluate_steps:
         raise UserError(f"Early stopping needs a score on dev; {data.name} was asked for none.")
-    with opened(folder, settings, resume, overwrite):
+    with run_folder.opened(folder, settings, resume, overwrite):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
         steps = counted(plan.steps, "steps")
         say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
@@ -199,7 +191,7 @@ def run(
             advance(step)
             say(f"Resuming after step {step}")
         try:
-            with stops_on_sigterm():
+            with run_folder.stops_on_sigterm():
                 trainer.train(resume_from_checkpoint=str(found) if found else None)
                 trainer.assemble()
         except KeyboardInterrupt:
@@ -219,7 +211,7 @@ def run(
     card = setup.encoder.card
     if is_main_process():
         card = save()
-        clear(folder)
+        run_folder.clear(folder)
     trainer.accelerator.wait_for_everyone()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     seconds, best = time.monotonic() - begun, trainer.state.best_metric
@@ -235,10 +227,8 @@ def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None
     card = replace(recipe.card, negatives=data.negatives)
     recipe = replace(recipe, card=card, setting=replace(recipe.setting, custom=loss))
     if settings.batch_size > data.count:
-        raise UserError(
-            f"batch_size = {settings.batch_size} was asked for; {data.name} has "
-            f"{counted(data.count, data.unit)} to train on."
-        )
+        given = counted(data.count, data.unit)
+        raise UserError(f"batch_size = {settings.batch_size} was asked for, of {given}.")
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
     encoder.card = recipe.card
     if recipe.card.exit_head != "fitted":
@@ -252,10 +242,7 @@ def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None
     frozen = recipe.variant.freeze
     set_dropout(encoder, 0.0 if frozen else settings.dropout)
     if recipe.setting.loss == "simcse" and not drops_out(encoder):
-        raise UserError(
-            "loss = simcse tells two views of a sentence apart by dropout alone, and there is none;"
-            " set dropout=0.1."
-        )
+        raise UserError("loss = simcse needs dropout, and there is none; set dropout=0.1.")
     if settings.lora_rank:
         rank, alpha, dropout = settings.lora_rank, settings.lora_alpha, settings.lora_dropout
         add_lora(encoder, rank, alpha, dropout, settings.seed)
@@ -346,17 +333,14 @@ def train_separately(
         Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
     """
     begun, trained = time.monotonic(), []
-    refuse_backbone(settings.backbone, folder)
+    run_folder.refuse_backbone(settings.backbone, folder)
     cuts, kind = separate_cuts(settings), kind_of(settings)
     if process_count() > 1:
-        raise UserError(
-            f"{counted(len(cuts), 'models')} are trained one after the other, by one process; "
-            "name one layer and one dim to train a model by several."
-        )
+        raise UserError(f"{len(cuts)} models are trained one by one; several processes train one.")
     for cut in cuts:
         recipe_of(of_cut(settings, cut), kind)
-    with held(folder):
-        begin(folder, settings, resume, overwrite, several=True)
+    with run_folder.held(folder):
+        run_folder.begin(folder, settings, resume, overwrite, several=True)
         for place, cut in enumerate(cuts, start=1):
             own = folder / str(cut)
             resumes = (own / RECORD).exists()
@@ -365,5 +349,5 @@ def train_separately(
                 continue
             say(f"{cut}: {place} of {len(cuts)}")
             trained.append(train(of_cut(settings, cut), own, resumes))
-        clear(folder)
+        run_folder.clear(folder)
     return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)

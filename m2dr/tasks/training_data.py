@@ -276,10 +276,7 @@ def _pairs_quality(settings: TrainSettings) -> Quality | None:
         return None
     dev = open_sentences(settings.dev)
     if dev.skipped:
-        raise UserError(
-            f"dev = {settings.dev} holds rows of several splits, and those of train are for "
-            "training; copy its dev rows to a file of their own."
-        )
+        raise UserError(f"dev = {settings.dev} holds rows of several splits; give it dev alone.")
     gold = gold_scores(dev.pairs, dev.name)
     texts, first, second = distinct(dev.pairs)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.progress import progress
 from m2dr.core.records import Document
 from m2dr.core.requests import VerifyRequest
@@ -83,18 +83,14 @@ def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, Docume
     manifest = store.manifest
     model = request.model or model_of(store.folder.parent, manifest.label)
     if read_card(model).fingerprint != manifest.label.fingerprint:
-        raise UserError(
-            f"{model} is not the model that encoded {store.folder}, or it was changed since."
-        )
+        raise UserError(f"{model} is not the model that encoded {store.folder}, or was changed.")
     find_folder(model)
     dataset = open_corpus(request.corpus or manifest.corpus)
     if dataset.name != manifest.corpus:
         raise UserError(f"{store.folder} holds {manifest.corpus}, not {dataset.name}.")
     if dataset.document_count != store.documents:
-        raise UserError(
-            f"{store.folder} has {counted(store.documents, 'documents')} and the corpus "
-            f"{dataset.document_count}; m2dr index corpus follows it."
-        )
+        given = dataset.document_count
+        raise UserError(f"{store.folder} has {store.documents} documents, and the corpus {given}.")
     count = min(request.sample, store.documents)
     rows = sorted(set(np.linspace(0, store.documents - 1, count).round().astype(int).tolist()))
     return model, {row: dataset.document_at(row) for row in rows}

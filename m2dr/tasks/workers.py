@@ -52,10 +52,7 @@ def encode_locally(
             done = len(left)
             left = [number for number in left if job.lacks(number)]
             if len(left) == done:
-                raise UserError(
-                    "Workers ended before they had written a shard, as when memory is short; what "
-                    "is written stays."
-                ) from None
+                raise UserError("Workers ended early, as when memory is short.") from None
             say(f"Warning: a worker ended; {counted(len(left), 'shards')} are given to others.")
         else:
             return

@@ -117,12 +117,7 @@ def angle_similarities(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         [..., B], from 0 to √2; 1 for equal vectors. The gradient at 0 is taken as zero, so a zero
         vector, which has no angle, learns nothing.
-
-    Raises:
-        ValueError: D is odd.
     """
-    if first.shape[-1] % 2:
-        raise ValueError(f"complex numbers need an even number of dims, not {first.shape}")
     real, imaginary = second.chunk(2, dim=-1)
     turned = torch.cat([real - imaginary, real + imaginary], dim=-1)
     return ((first * turned).sum(dim=-1) * _inverse_norms(first) * _inverse_norms(second)).abs()

@@ -71,14 +71,9 @@ class Chain(nn.Module):
         Args:
             checkpoints: deeper and deeper, and never shorter than the one before.
             temperature: divides the cosines.
-
-        Raises:
-            ValueError: the checkpoints are not in that order.
         """
         super().__init__()
         self.checkpoints, self.temperature = tuple(checkpoints), temperature
-        if any(a.layer >= b.layer or a.dim > b.dim for a, b in pairwise(self.checkpoints)):
-            raise ValueError(f"each checkpoint must lie deeper, none be shorter: {checkpoints}")
         generator = torch.Generator().manual_seed(SEED)
         self.projectors = nn.ModuleList(
             _projector(a.dim, b.dim, generator) for a, b in pairwise(self.checkpoints)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import log
-from typing import Literal
+from typing import Literal, cast
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
@@ -110,10 +110,7 @@ def possible_steps(
         for some, short, steps in _draws(variant, layers, dims, full, stairs)
     )
     if not all(any(cut.layer for cut in step.cuts) for step in found):
-        raise UserError(
-            f"Variant {variant.name}, as it is set, trains no cut to retrieve. Set whole=true, or "
-            "shallow=true with prefixes=one or full_dim=true; alpha and share must be above 0."
-        )
+        raise UserError(f"Variant {variant.name}, as it is set, trains no cut to retrieve.")
     return found
 
 
@@ -318,11 +315,7 @@ def _sides(
     verb: Literal["align", "imitate"], variant: Variant, cut: Cut, full: Cut
 ) -> tuple[TermKind, ...]:
     """Return the sides whose vectors are aligned, as kinds of terms."""
+    sides = ["texts"] if variant.joint_batch else ["queries", "documents"]
     if variant.documents == "last" and cut.layer < full.layer:
-        # Documents of shallow layers are never used, so never taught.
-        return ("align queries",) if verb == "align" else ("imitate queries",)
-    if variant.joint_batch:
-        return ("align texts",) if verb == "align" else ("imitate texts",)
-    if verb == "align":
-        return ("align queries", "align documents")
-    return ("imitate queries", "imitate documents")
+        sides = ["queries"]  # documents of shallow layers are never used, so never taught
+    return tuple(cast(TermKind, f"{verb} {side}") for side in sides)

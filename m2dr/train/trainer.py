@@ -17,20 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import Dataset
-from transformers import (
-    EarlyStoppingCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import RunSettings
 
 Example = TypeVar("Example")
-Callbacks = Sequence[TrainerCallback]
+Callbacks = Sequence[transformers.TrainerCallback]
 BEST = "quality"  # name of the dev measure in the trainer's state
 FRESH = ("objective.", "exit_heads.", "head.")  # parts of the names of what begins untrained
 
@@ -54,11 +47,11 @@ class Plan:
         """Number of examples that one process reads."""
         return self.steps * self.batch * self.settings.accumulate
 
-    def arguments(self) -> TrainingArguments:
+    def arguments(self) -> transformers.TrainingArguments:
         """Return the arguments of transformers.Trainer."""
         settings, evaluate = self.settings, self.evaluate_steps > 0
         every = self.evaluate_steps if evaluate else settings.save_steps
-        arguments = TrainingArguments(
+        arguments = transformers.TrainingArguments(
             output_dir=str(self.checkpoints),
             max_steps=self.steps,
             per_device_train_batch_size=self.batch,
@@ -123,7 +116,7 @@ class Examples(Dataset[Example], Generic[Example]):
 
 def stops_early(callbacks: Callbacks) -> bool:
     """Return whether one of them stops a training whose score on dev rises no more."""
-    return any(isinstance(callback, EarlyStoppingCallback) for callback in callbacks)
+    return any(isinstance(callback, transformers.EarlyStoppingCallback) for callback in callbacks)
 
 
 def last_complete_checkpoint(folder: Path, processes: int = 1) -> Path | None:
@@ -295,7 +288,7 @@ def _groups(trainer: Trainer, module: nn.Module, plan: Plan) -> list[dict[str, o
     ]
 
 
-class _StepCallback(TrainerCallback):
+class _StepCallback(transformers.TrainerCallback):
     """Reports each step and what was logged last; saves between evaluations too."""
 
     def __init__(
@@ -306,9 +299,9 @@ class _StepCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: TrainingArguments,  # noqa: ARG002  # transformers passes these by position
-        state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
+        args: transformers.TrainingArguments,  # noqa: ARG002  # transformers passes these by position
+        state: transformers.TrainerState,
+        control: transformers.TrainerControl,  # noqa: ARG002
         logs: Mapping[str, float] | None = None,
         **_: object,
     ) -> None:
@@ -317,9 +310,9 @@ class _StepCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: TrainingArguments,  # noqa: ARG002  # transformers passes these by position
-        state: TrainerState,
-        control: TrainerControl,
+        args: transformers.TrainingArguments,  # noqa: ARG002  # transformers passes these by position
+        state: transformers.TrainerState,
+        control: transformers.TrainerControl,
         model: nn.Module | None = None,
         **_: object,
     ) -> None:
@@ -335,7 +328,4 @@ def _refuse_broken(model: nn.Module, step: int) -> None:
     """Raise UserError where weights are not finite; their checkpoint would replace a good one."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
-            raise UserError(
-                f"The weights {name} are not numbers after step {step}, though the loss was: its "
-                "gradient was too large. Lower learning_rate, and begin again with --overwrite."
-            )
+            raise UserError(f"{name} is not finite after step {step}; lower learning_rate.")

@@ -55,13 +55,13 @@ def test_judgements_of_what_is_absent_stay_and_levels_may_be_written_as_floats(b
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (["q1\td8\t1", "q1\td9\t1"], "holds no judgement of documents of this data set"),
-        (["q8\td1\t1", "q9\td1\t1"], "holds no judgement of queries of this data set"),
-        (["query-id\tcorpus-id\tscore"], "holds no judgement"),
+        (["q1\td8\t1", "q1\td9\t1"], "judges no documents of this data set"),
+        (["q8\td1\t1", "q9\td1\t1"], "judges no queries of this data set"),
+        (["query-id\tcorpus-id\tscore"], "judges no queries"),
         (["q1\td1\tx"], "row 1: the relevance is 'x', not a finite number"),
         (["q1\td1\t1_0"], "row 1: the relevance is '1_0', not a finite number"),
         (["q1\td1\t1", "q1\td1"], "row 2: 2 columns"),
-        (["q1\td1\t1", "q1\td1\t0"], "judges document 'd1' for query 'q1' twice: 1 and 0"),
+        (["q1\td1\t1", "q1\td1\t0"], r"judges \('q1', 'd1'\) twice: 1 and 0"),
     ],
 )
 def test_a_wrong_judgement_is_named(beir: Path, write, lines: list[str], reason: str) -> None:

@@ -105,7 +105,7 @@ def test_where_the_querys_own_document_is_dropped_it_is_no_negative_either() -> 
     drawn = Groups(arguana, "train", negatives=1, source="random", seed=13)[0].negatives
 
     assert ids(drawn) == ["d2"]
-    with pytest.raises(UserError, match="arguana leaves 1 documents"):
+    with pytest.raises(UserError, match="1 documents do not answer"):
         Groups(arguana, "train", negatives=2, source="random", seed=13)
     assert len(Groups(other, "train", negatives=2, source="random", seed=13)[0].negatives) == 2
 
@@ -115,7 +115,7 @@ def test_where_the_querys_own_document_is_dropped_it_is_no_negative_either() -> 
     [
         (1, "given", "made-up gives no negatives for 'train'"),
         (0, "random", "no query of 'train' has a relevant document"),
-        (1, "random", "made-up leaves 1 documents that are no answer"),
+        (1, "random", "negatives were asked for; 1 documents"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(

@@ -131,7 +131,7 @@ def test_noughts_and_ones_beside_a_premise_are_refused(write, read, labels: list
     rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in labels]
     path = write("nli.jsonl", *rows)
 
-    with pytest.raises(UserError, match=r"nli\.jsonl: every label of a premise is 0 or 1"):
+    with pytest.raises(UserError, match=r"nli\.jsonl: every label is 0 or 1"):
         read(str(path))
 
 

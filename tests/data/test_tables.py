@@ -310,7 +310,7 @@ def test_labels_of_inference_are_read_by_the_names_of_the_library(tmp_path: Path
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ([{"anchor": "a", "b": "c"}], "row 1: it has no document under"),
+        ([{"anchor": "a", "b": "c"}], "row 1: it has no document"),
         ([{"positive": "a"}], "row 1: it has no value under any of query"),
         (
             [{"id": "1", "txt": "x"}],

@@ -116,7 +116,7 @@ def test_triplets_are_read_from_every_form_that_other_toolkits_write(
         ("a.tsv", ["anchor\tpositive", "a\tb", "\tb"], "row 2: the query is '', not a text"),
         ("a.csv", ["anchor,positive"], "holds no row"),
         ("a.jsonl", [], "holds no row"),
-        ("a.jsonl", [{"query_text": "a", "positive_document_ids": ["4"]}], "no document under"),
+        ("a.jsonl", [{"query_text": "a", "positive_document_ids": ["4"]}], "it has no document"),
     ],
 )
 def test_a_wrong_row_is_named(write, name: str, lines: list[object], reason: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Ranking, Run
-from m2dr.evaluate.runs import SCALINGS, interpolated, reciprocal_ranks
+from m2dr.evaluate.runs import interpolated, reciprocal_ranks
 
 Pairs = list[tuple[str, float]]
 SCORES = st.one_of(st.floats(-1000, 1000, width=32), st.sampled_from([0.0, 1.0, 0.5, -3.0]))
@@ -92,7 +92,7 @@ def test_ranks_fuse_as_the_formula_says(runs: list[Run], offset: float, data) ->
 
 
 @given(runs=MANY, data=st.data())
-@pytest.mark.parametrize("scale", SCALINGS)
+@pytest.mark.parametrize("scale", ["min-max", "z", "none"])
 def test_scores_fuse_as_the_formula_says(scale: str, runs: list[Run], data) -> None:
     weights = data.draw(st.lists(st.floats(0.1, 1), min_size=len(runs), max_size=len(runs)))
 
@@ -119,9 +119,9 @@ def test_a_fused_run_keeps_the_one_rule_for_ties(fuse, runs: list[Run], k: int) 
     [
         (1, {}, "not 1 and 1000"),
         (2, {"k": 0}, "not 2 and 0"),
-        (2, {"weights": [1.0]}, "The weights 1.0 were given for 2 runs"),
-        (2, {"weights": [0.0, 0.0]}, "give numbers from 0, not all of them 0"),
-        (2, {"weights": [1.0, math.nan]}, "The weights 1.0, nan were given"),
+        (2, {"weights": [1.0]}, r"\[1.0\] are no weights of 2 runs"),
+        (2, {"weights": [0.0, 0.0]}, "are no weights of 2 runs"),
+        (2, {"weights": [1.0, math.nan]}, "are no weights of 2 runs"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(fuse, runs: int, options, reason: str) -> None:

@@ -126,7 +126,7 @@ def test_an_evaluator_says_how_deep_a_ranking_must_go(names: list[str], depth: i
 
 
 def test_judgements_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(UserError, match="d is judged both 1 and 0 for query q"):
+    with pytest.raises(UserError, match="contradicts another one, of relevance 1"):
         Evaluator([Judgement("q", "d", 1), Judgement("q", "d", 0)])
 
 

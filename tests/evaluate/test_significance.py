@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from m2dr.core.errors import UserError
 from m2dr.evaluate.significance import (
     Paired,
     bootstrap_interval,
@@ -179,19 +178,3 @@ def test_exchanging_the_two_systems_changes_signs_and_nothing_else(seed: int, qu
         assert one.difference == pytest.approx(-other.difference, abs=1e-12)
         assert one.low <= one.difference + 1e-12
         assert one.difference <= one.high + 1e-12
-
-
-@pytest.mark.parametrize(
-    ("scores", "baseline", "problem"),
-    [
-        ([[0.1, float("nan")]], [0.1, 0.2], "1 of the scores to compare are not numbers"),
-        ([[0.1, 0.2]], [float("inf"), 0.2], "1 of the scores"),
-        ([[0.1, 0.2]], [0.1], r"shape \(1, 2\) cannot be paired with a baseline of shape \(1,\)"),
-        ([[]], [], "cannot be paired"),
-    ],
-)
-def test_scores_that_cannot_be_compared_are_refused(
-    scores: list[list[float]], baseline: list[float], problem: str
-) -> None:
-    with pytest.raises(UserError, match=problem):
-        paired(scores, baseline)

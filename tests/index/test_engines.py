@@ -92,7 +92,7 @@ def test_an_index_of_an_older_store_is_refused_and_built_again(
     (tmp_path / "layer-06" / "store.json").unlink()
     store = build(tmp_path / "layer-06", -vectors)
 
-    with pytest.raises(UserError, match="encoded anew since"):
+    with pytest.raises(UserError, match="vectors that were changed since"):
         open_index(folder)
     assert open_index(build_index(store, 8)).manifest.store == store.manifest.digest
 

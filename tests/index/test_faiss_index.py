@@ -127,5 +127,5 @@ def test_a_corpus_of_a_few_documents_is_no_trouble(
 def test_distance_is_refused_where_it_ranks_otherwise(build, tmp_path: Path) -> None:
     store = build(tmp_path, np.ones((3, 8), np.float32), similarity="dot")
 
-    with pytest.raises(UserError, match="flat-l2 ranks by distance.*similarity.*is dot"):
+    with pytest.raises(UserError, match="flat-l2 needs the cosine, not dot"):
         build_index(store, 8, "flat-l2")

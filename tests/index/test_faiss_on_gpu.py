@@ -93,3 +93,22 @@ def test_the_check_in_another_process_tells_of_a_faiss_without_gpus(monkeypatch)
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
 
     assert "index_cpu_to_gpu" in gpu.gpu_refusal() or "StandardGpuResources" in gpu.gpu_refusal()
+
+
+@pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,PQ4x4", "OPQ4,IVF4,PQ4x4", "Flat", "HNSW4"])
+def test_gpus_place_the_centroids_of_an_index(
+    factory: str, store: Store, monkeypatch, tmp_path
+) -> None:
+    def build(folder: str) -> bytes:
+        built = build_index(store, 8, "", tmp_path / folder, factory=factory)
+        return (built / "index").read_bytes()
+
+    expected, asked = build("processor"), []
+    stand_in(monkeypatch, None)
+    gpu.gpu_refusal.cache_clear()
+    copy = faiss.clone_index
+    monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", lambda own: asked.append(own) or copy(own))
+
+    assert build("gpu") == expected
+    # Trained and added to; residuals of product codes are taken on the processor.
+    assert len(asked) == (2 if factory == "IVF4,Flat" else 1 if "IVF" in factory else 0)

@@ -109,7 +109,7 @@ def test_a_push_goes_on_where_it_was_stopped(
         patch.setattr(Server, "ask", stopping)
         with pytest.raises(UserError, match="went away"):
             push(store, WIDTH, server)
-    with pytest.raises(UserError, match="is half-written: .* of 35 documents"):
+    with pytest.raises(UserError, match="is half-written: .* of 35"):
         opened(uri, store)
     seen: list[int] = []
 
@@ -128,7 +128,7 @@ def test_a_collection_of_other_vectors_is_replaced_on_demand(server: Server, nam
     other = replace(store, manifest=replace(store.manifest, texts="0" * 64))
 
     for given in ((other, WIDTH, server), (store, WIDTH, server, "hnsw")):
-        with pytest.raises(UserError, match="another engine or from other vectors; --overwrite"):
+        with pytest.raises(UserError, match="another engine or other vectors; --overwrite"):
             push(*given)
     sent = push(store, WIDTH, server, "hnsw", overwrite=True)
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from world import configurations, make_fitted
 
 from m2dr.core.records import Cut
-from m2dr.core.requests import CostsRequest
+from m2dr.core.requests import EvaluateRequest
 from m2dr.evaluate.costs import Costs, read_costs
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load
@@ -77,22 +77,21 @@ def test_fitted_exits_cost_what_their_matrices_and_tables_do(
 @pytest.fixture(scope="module")
 def fitted(
     tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
-) -> tuple[CostsRequest, Costs]:
+) -> tuple[EvaluateRequest, Costs]:
     folder = tmp_path_factory.mktemp("fitted")
     model = make_fitted(tiny_backbone, folder / "model")
-    request = CostsRequest(
-        str(model), str(tiny_corpus), dims=(8, 32), queries=4, documents=6, rounds=2,
-        root=folder / "indexes",
+    request = EvaluateRequest(
+        (str(tiny_corpus),), (str(model),), "test", dims=(8, 32), root=folder / "indexes"
     )  # fmt: skip
-    return request, measure_costs(request, folder / "results")
+    return request, measure_costs(request, folder / "results", 4, 6, 2)
 
 
-def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[CostsRequest, Costs]) -> None:
+def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[EvaluateRequest, Costs]) -> None:
     request, costs = fitted
 
     assert {cut.layer for cut in costs.cuts} == {0, 1, 2, 3, 4}
     assert read_costs(request.root.parent / "results") == costs
-    static = load_file(Path(request.model) / STATIC)
+    static = load_file(Path(request.models[0]) / STATIC)
     for dim in (8, 32):
         cell = costs.cells[Cut(0, dim)]
         assert cell.multiply_adds == 5 * 32 + 40 * dim  # rows of five tokens, and the scan
@@ -104,24 +103,24 @@ def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[CostsRequest, 
 @pytest.fixture(scope="module")
 def measured(
     tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
-) -> tuple[CostsRequest, Path, Costs]:
+) -> tuple[EvaluateRequest, Path, Costs]:
     folder = tmp_path_factory.mktemp("costs")
-    request = CostsRequest(
-        str(tiny_backbone), str(tiny_corpus), layers=(1, 3), dims=(8, 32), queries=4, documents=6,
-        rounds=2, root=folder / "indexes",
+    request = EvaluateRequest(
+        (str(tiny_corpus),), (str(tiny_backbone),), "test", layers=(1, 3), dims=(8, 32),
+        root=folder / "indexes",
     )  # fmt: skip
-    return request, folder / "results", measure_costs(request, folder / "results")
+    return request, folder / "results", measure_costs(request, folder / "results", 4, 6, 2)
 
 
 def test_every_cut_asked_for_is_measured_and_kept(
-    measured: tuple[CostsRequest, Path, Costs],
+    measured: tuple[EvaluateRequest, Path, Costs],
 ) -> None:
     request, folder, costs = measured
 
     assert read_costs(folder) == costs
     assert costs.cuts == (Cut(1, 8), Cut(1, 32), Cut(3, 8), Cut(3, 32))
     assert (costs.documents, costs.queries, costs.whole) == (40, 4, Cut(4, 32))
-    assert (costs.model, costs.corpus) == (request.model, request.corpus)
+    assert ((costs.corpus,), (costs.model,)) == (request.corpora, request.models)
     assert costs.query_tokens == 5  # three words, and two special tokens
     assert all(cell.latency_p50_ms <= cell.latency_p95_ms for cell in costs.cells.values())
 

@@ -119,7 +119,7 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     assert {line.split()[2] for line in Path("r.trec").read_text().splitlines()} == FOUND
     wrong = run(*search, "yaer > 3", "read", cwd=Path.cwd())
     assert wrong.returncode == 2
-    assert "Did you mean year? Their fields are: year, lang." in wrong.stderr
+    assert "Did you mean year? There are: year, lang." in wrong.stderr
 
 
 def test_an_index_filters_from_python(model: Path, tmp_path: Path) -> None:

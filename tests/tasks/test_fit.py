@@ -189,7 +189,7 @@ def test_what_cannot_be_a_backbone_is_refused(
     export_cut(model, 2, tmp_path / "cut")
     before = (model / "m2dr.json").read_bytes()
 
-    for backbone, sentence in (("model", "the model would be written"), ("cut", "fitted exit")):
+    for backbone, sentence in (("model", "give another --out"), ("cut", "fitted exit")):
         words = ["--backbone", tmp_path / backbone, "--corpus", tiny_corpus, "--device", "cpu"]
         done = CliRunner().invoke(
             main, [verb, *map(str, words), "--out", str(model), "--overwrite"]

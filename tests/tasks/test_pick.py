@@ -146,7 +146,7 @@ def test_costs_of_a_model_that_was_trained_again_are_told_of(folder: Path) -> No
     ("asked", "problem"),
     [
         ({"measure": "nDCG@1"}, r"does not hold nDCG@1\. Did you mean nDCG@10"),
-        ({"at_least": ("RR@10", 0.1), "measure": "nDCG@10"}, "a cut is picked by one measure"),
+        ({"at_least": ("RR@10", 0.1), "measure": "nDCG@10"}, "and --measure for"),
         ({"at_least": ("RR@10", 0.1), "quality": 0.9}, "give one"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hub_server import TOKEN, Hub, running_hub
 from huggingface_hub import ModelCard
+from m2dr.model.static import open_static
 from markdown_it import MarkdownIt
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
@@ -25,7 +26,6 @@ from m2dr.core.records import Cut
 from m2dr.evaluate.grid import read_grid
 from m2dr.model.card import BEGIN, END
 from m2dr.model.checkpoint import load
-from m2dr.model.static import open_static
 from m2dr.tasks.encoder import embed_texts
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -118,7 +118,7 @@ def test_exits_of_an_index_are_exported(
     run("export", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
     assert "documents of the index of" in Path("table", "README.md").read_text()
     error = run("export", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o", code=2)
-    assert "are those of layers below 4" in error
+    assert "exits below the last layer" in error
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
@@ -336,5 +336,5 @@ def test_a_public_repository_is_not_sent_what_should_be_private(
     hub.commit("me/tiny", "main", {"README.md": b"public"})
     done = push(model, "me/tiny", "--private")
     assert done.returncode == 2
-    assert "me/tiny was to be private and is a public repository" in done.stderr
+    assert "me/tiny was to be private and is public" in done.stderr
     assert hub.files("me/tiny") == {"README.md": b"public"}

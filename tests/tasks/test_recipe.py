@@ -24,7 +24,7 @@ def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:
             ["variant=starbucks", 'checkpoints=["L9D8"]'],
             "Checkpoint L9D8 was asked for; the full model is L",
         ),
-        (["variant=mrl", "loss=angle"], "loss = angle trains on pairs of sentences"),
+        (["variant=mrl", "loss=angle"], "loss = angle is of pairs, not of documents"),
         (["variant=mipic", "dims=[8]"], "Token relations need prefixes of 16 and more"),
         (["variant=separate", "layers=[0]"], "cut to layer 0 has no layer"),
     ],
@@ -87,7 +87,7 @@ def test_a_query_and_its_documents_are_pairs_where_it_has_negatives(
     found = made(tiny_backbone, "variant=mrl", f"loss={loss}", "negatives=1")
 
     assert found.setting.loss == loss
-    with pytest.raises(UserError, match="with negatives, losses angle and cosent make pairs"):
+    with pytest.raises(UserError, match="cosent and angle: with negatives"):
         made(tiny_backbone, "variant=mrl", f"loss={loss}")
 
 
