@@ -94,14 +94,15 @@ def is_plain_text(path: Path) -> bool:
     return (
         tables.suffix_of(path) == ".txt"
         and path.is_file()
+        and not _gold_of(path)
         and _pair_columns(tables.header_of(path)) is None
     )
 
 
 def paths_of(names: str) -> list[Path]:
-    """Return the files that a name means: one, or several joined by commas."""
+    """Return the files that a name means: one, several joined by commas, or a year of SemEval."""
     if names.strip() and Path(names).exists():  # a comma may be part of its name
-        return [Path(names)]
+        return sorted(filter(_gold_of, Path(names).glob("STS.input.*"))) or [Path(names)]
     return [Path(name.strip()) for name in names.split(",") if name.strip()]
 
 
@@ -309,7 +310,18 @@ def _label(value: object) -> str:
 
 
 def _rows(path: Path, parse: Callable[[tables.Row], tables.Parsed]) -> Iterator[tables.Parsed]:
-    """Yield rows by column names in lower case; a line of plain text is a row of one column."""
+    """Yield rows by column names in lower case; a line of plain text is a row of one column.
+
+    SemEval has pairs between tabs, and in the same line of another file a score, empty for pairs
+    that were not judged.
+    """
+    if gold := _gold_of(path):
+        pairs, scores = (list(tables.read_lines(each, blank=True)) for each in (path, gold))
+        if len(pairs) != len(scores):
+            raise UserError(f"{gold} has {len(scores)} scores, and {path} {len(pairs)} pairs.")
+        lines = zip((pair.split("\t") for pair in pairs), scores, strict=True)
+        cells = ((*pair[:2], score) for pair, score in lines if score.strip())
+        return (parse(dict(zip(_columns(path), row, strict=True))) for row in cells)
     if is_plain_text(path):
         return (parse({SENTENCES[0]: line}) for line in tables.read_lines(path) if line.strip())
     return tables.parsed(
@@ -317,8 +329,16 @@ def _rows(path: Path, parse: Callable[[tables.Row], tables.Parsed]) -> Iterator[
     )
 
 
+def _gold_of(path: Path) -> Path | None:
+    """Return the file of scores beside STS.input.NAME.txt, as SemEval publishes it."""
+    gold = path.with_name(path.name.replace("STS.input.", "STS.gs.")) if path.name else path
+    return gold if gold != path and gold.is_file() else None
+
+
 def _columns(path: Path) -> list[str]:
     """Return the names of the columns, in lower case."""
+    if _gold_of(path):
+        return [*PAIRS[0], SCORES[0]]
     if is_plain_text(path):
         return [SENTENCES[0]]
     if tables.suffix_of(path) in (".csv", ".tsv", ".txt") and path.is_file():

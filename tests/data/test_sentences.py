@@ -316,3 +316,25 @@ def test_a_published_file_has_its_published_count(
     assert [lowest + pair.score * (highest - lowest) for pair in sentences.pairs] == pytest.approx(
         [float(row[column]) for row in raw[1:]]
     )
+
+
+def test_a_year_of_semeval_is_read_as_published(tmp_path: Path) -> None:
+    year = tmp_path / "sts16"
+    year.mkdir()
+    for name, pairs, gold in (
+        ("answer", 'A "b.\tC d.\tsource\turl\nE.\tF.\nG.\tH.\n', "5\n\n0.5\n"),
+        ("headlines", "I.\tJ.\n", "3\n"),
+    ):
+        (year / f"STS.input.{name}.txt").write_text(pairs)
+        (year / f"STS.gs.{name}.txt").write_text(gold)
+    (year / "STS.gs.ALL.txt").write_text("5\n\n0.5\n3\n")
+
+    both = open_scored_pairs(str(year)).pairs
+
+    judged = [('A "b.', "C d.", 5.0), ("G.", "H.", 0.5), ("I.", "J.", 3.0)]
+    assert both == tuple(SentencePair(*pair) for pair in judged)
+    assert open_scored_pairs(str(year / "STS.input.answer.txt")).pairs == both[:2]
+    assert recognises_sentences(str(year))
+    (year / "STS.gs.headlines.txt").write_text("3\n4\n")
+    with pytest.raises(UserError, match="has 2 scores, and .* 1 pairs"):
+        open_scored_pairs(str(year))
