@@ -85,8 +85,8 @@ def test_labels_agree_wherever_the_model_lies_and_name_what_differs(label: Label
     label.accept(replace(label, model="elsewhere", cuts=()), "tiny")
     other = replace(label, fingerprint="f" * 64, model="models/second")
     expected = (
-        r"tiny were encoded by model 0123456789ab \(models/first\), and the queries come from "
-        r"model ffffffffffff \(models/second\)"
+        r"tiny were encoded by model 0123456789ab \(models/first\), and the queries by "
+        r"ffffffffffff \(models/second\)"
     )
     with pytest.raises(UserError, match=expected):
         label.accept(other, "tiny")

@@ -55,7 +55,7 @@ def test_a_tokenizer_with_more_words_than_the_encoder_is_refused(theirs: Path) -
     table = json.loads((theirs / "tokenizer.json").read_text())
     table["model"]["vocab"]["another"] = 64
     (theirs / "tokenizer.json").write_text(json.dumps(table))
-    with pytest.raises(UserError, match=r"ids up to 64, and config.json says that 64 have"):
+    with pytest.raises(UserError, match=r"ids up to 64; 64 have"):
         load(theirs)
 
 
@@ -178,7 +178,7 @@ def test_code_of_a_folder_is_never_asked_about_and_never_run(
 
 def test_weights_that_do_not_belong_are_refused(theirs: Path, own: Path) -> None:
     edit(theirs / "config.json", num_hidden_layers=6)
-    with pytest.raises(UserError, match="lack .* tensors that config.json promises"):
+    with pytest.raises(UserError, match="lack .* and others"):
         load(theirs)
     (theirs / "model.safetensors").write_bytes(b"\0" * 4096)
     with pytest.raises(UserError, match="cannot be loaded"):
