@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder, json_sha256, read_record, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Document
+from m2dr.core.records import CARD_FILE, Document
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tables import id_of
 from m2dr.index.bm25 import BM25, Bm25
-from m2dr.index.manifest import IMPORTED, StoreManifest
+from m2dr.index.manifest import IMPORTED, StoreManifest, homes
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
+from m2dr.tasks.encoder import newest_model
 
 
 def open_corpus(name: str) -> Dataset:
@@ -47,6 +48,21 @@ def named(name: str) -> tuple[str, str]:
     """Return NAME and PATH of NAME=PATH; NAME is empty where a corpus is not written so."""
     called, _, path = name.partition("=")
     return (called, path) if path and not Path(name).exists() else ("", name)
+
+
+def model_for(corpus: str, root: Path) -> str:
+    """Return what stands for the model where none is named.
+
+    It is the only index of a corpus if somebody else made its vectors, or else `newest_model`.
+
+    Raises:
+        UserError: there is no such corpus or no model.
+    """
+    if any(root.rglob(CARD_FILE)):
+        folders = homes(root / open_corpus(corpus).name)
+        if len(folders) == 1 and (folders[0] / CARD_FILE).exists():
+            return str(folders[0])
+    return newest_model()
 
 
 def document_line(document: Document) -> str:

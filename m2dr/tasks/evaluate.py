@@ -35,11 +35,11 @@ from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
-from m2dr.tasks.corpus import open_corpus, open_words
+from m2dr.tasks.corpus import model_for, open_corpus, open_words
 from m2dr.tasks.costs import measure_costs
 from m2dr.tasks.encoder import cuts_of, layers_by_index, names_of, through_exits
 from m2dr.tasks.fit_index import fit_index
-from m2dr.tasks.importing import model_for, query_vectors
+from m2dr.tasks.importing import query_vectors
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import (
     GridRanker,

@@ -45,9 +45,9 @@ from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.corpus import CorpusDigest, open_corpus
+from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus
 from m2dr.tasks.encode_corpus import EncodingJob, ShardReader
-from m2dr.tasks.encoder import embed_tokens_and_states, label_of, newest_model
+from m2dr.tasks.encoder import embed_tokens_and_states, label_of
 from m2dr.tasks.fit import drop_exits, fit_exits, with_snippets, words_towards
 
 
@@ -79,7 +79,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
         UserError: there is no such index of the last layer, it has exits already, the model or the
             corpus has changed since, or the model ends in an exit of its own.
     """
-    model = request.model or newest_model()
+    model = request.model or model_for(request.corpus, request.root)
     card, dataset = read_card(model), open_corpus(request.corpus)
     checkpoint.refuse_ended(model)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)

@@ -38,7 +38,6 @@ from m2dr.index.manifest import (
     STORE,
     StoreManifest,
     StorePlan,
-    homes,
     store_folder,
 )
 from m2dr.index.store import (
@@ -53,8 +52,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus, open_words
-from m2dr.tasks.encoder import default_dims, embed_texts, label_of, newest_model
-from m2dr.tasks.fit_index import fit_index
+from m2dr.tasks.encoder import default_dims, embed_texts, label_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
 # from another at 1: 16-bit numbers alone move it by .01, another layer or order of rows by about 1.
@@ -144,9 +142,8 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     plan = StorePlan(name, layer, vectors.width, label, request.store, SHARD_ROWS, IMPORTED)
     with lock(folder.parent):
         end_sync(folder.parent)
-        if request.overwrite:
+        if request.overwrite or not (folder / STORE).exists():
             clear_store(folder)
-        if not (folder / STORE).exists():
             if not request.model:
                 _begin_home(folder.parent, card, rotation)
             _write_store(source, rotation, folder, plan)
@@ -156,6 +153,8 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     if dataset:
         open_words(store, dataset)
     if not request.model and not fitting_exits(folder):
+        from m2dr.tasks.fit_index import fit_index  # loads torch, which a search does without
+
         fit_index(FitIndexRequest(request.corpus, str(folder.parent), root=request.root))
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
     seconds = time.monotonic() - begun
@@ -192,21 +191,6 @@ def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
         return vectors
     rotation = np.fromfile(home / ROTATION, np.float32).reshape(width, width)
     return replace(vectors, read=lambda rows: vectors.finite(rows) @ rotation.T)
-
-
-def model_for(corpus: str, root: Path) -> str:
-    """Return what stands for the model where none is named.
-
-    It is the only index of a corpus if somebody else made its vectors, or else `newest_model`.
-
-    Raises:
-        UserError: there is no such corpus or no model.
-    """
-    if any(root.rglob(CARD_FILE)):
-        folders = homes(root / open_corpus(corpus).name)
-        if len(folders) == 1 and (folders[0] / CARD_FILE).exists():
-            return str(folders[0])
-    return newest_model()
 
 
 # Vectors without a model

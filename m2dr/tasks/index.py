@@ -25,7 +25,7 @@ from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
-from m2dr.tasks.corpus import document_line, named, open_corpus, open_words
+from m2dr.tasks.corpus import document_line, model_for, named, open_corpus, open_words
 from m2dr.tasks.encode_corpus import encode_stores
 from m2dr.tasks.encoder import document_layers, newest_model
 from m2dr.tasks.fit_index import fit_encoded
@@ -193,7 +193,7 @@ def push_indexes(request: PushRequest) -> PushReport:
     """
     begun = time.monotonic()
     milvus_engine(request.engine)
-    model = request.model or newest_model()
+    model = request.model or model_for(request.corpus, request.root)
     card = read_card(model)
     corpus = open_corpus(request.corpus).name
     layers = request.layers or stored_layers(request.root, corpus, card.fingerprint)

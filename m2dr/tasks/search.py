@@ -62,7 +62,7 @@ from m2dr.index.manifest import (
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.corpus import check_documents, open_corpus, open_words, write_documents
+from m2dr.tasks.corpus import check_documents, model_for, open_corpus, open_words, write_documents
 from m2dr.tasks.encoder import (
     Encoder,
     Item,
@@ -74,7 +74,7 @@ from m2dr.tasks.encoder import (
     label_of,
     layers_by_index,
 )
-from m2dr.tasks.importing import model_for, query_vectors
+from m2dr.tasks.importing import query_vectors
 
 EXACT = "exact"  # the engine that needs no index and scans the store
 MILVUS = "milvus:"  # prefix of the URI of a server

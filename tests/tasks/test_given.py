@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from m2dr.core.records import Cut, Query
 from m2dr.core.requests import EvaluateRequest, ImportRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.grid import read_grid
-from m2dr.index.store import open_store
+from m2dr.index.store import StoreWriter, open_store
 from m2dr.tasks.evaluate import evaluate
 from m2dr.tasks.importing import import_vectors, neighbours_kept
 from m2dr.tasks.search import Searcher
@@ -173,9 +174,22 @@ def test_without_a_model_nothing_is_encoded_and_nothing_changes(world: World) ->
     assert "Nothing was encoded again" in verified.stdout
 
 
-def test_an_import_goes_on_and_is_not_mixed_with_another(world: World) -> None:
+def test_an_import_goes_on_and_is_not_mixed_with_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = world.load(name="mine")
     files = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    shutil.rmtree(home)
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "finish", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            world.load(name="mine")
+    world.load(name="mine")
+    assert files == {path: path.read_bytes() for path in files}
+    shutil.rmtree(home / "exits")
+    fitted = run("index", "fit", "--corpus", world.corpus, "--indexes", world.root)
+    assert fitted.exit_code == 0, fitted.output
+    assert files == {path: path.read_bytes() for path in files}
     shutil.rmtree(home / "exits")
 
     world.load(name="mine", dims=(8,))
