@@ -50,11 +50,20 @@ def echo_json(value: object) -> None:
     echo(text.replace("\x7f", "\\u007f"))
 
 
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give --hybrid its default weight where no number follows; a query may."""
+        for at, word in enumerate(args):
+            if word == "--hybrid" and not _NUMBER.fullmatch("".join(args[at + 1 : at + 2])):
+                args[at] = f"--hybrid={HYBRID}"
+        return super().parse_args(ctx, args)
+
+
 class Group(click.Group):
     """A group of commands, which names the nearest where there is none of a name."""
 
     def task(
-        self, *examples: str, name: str | None = None, cls: type[click.Command] = click.Command
+        self, *examples: str, name: str | None = None, cls: type[click.Command] = _Command
     ) -> Callable[[Callable[..., None]], click.Command]:
         """Return a decorator that makes a command whose help ends in examples.
 
@@ -96,9 +105,6 @@ class _Main(Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
-        for at, word in enumerate(words):  # else the query behind it would be the weight
-            if word == "--hybrid" and not _NUMBER.fullmatch("".join(words[at + 1 : at + 2])):
-                words[at] = f"--hybrid={HYBRID}"
         try:
             return super().main([word for word in words if word != "--debug"], **kwargs)
         except Exception as error:

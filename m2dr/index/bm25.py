@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -280,9 +281,11 @@ class Hybrid:
             best = contenders(*blended(words, scores, rows, self.weight), k)
             docids = documents.docids.take(best[0])
             ranking = Ranking.of(docids, best[1], k)
-            row_of = dict(zip(docids, best[0].tolist(), strict=True))
-            by_vectors = dict(zip(rows.tolist(), scores.tolist(), strict=True))
-            best_rows = [row_of[docid] for docid in ranking.docids]
-            parts = tuple((by_vectors.get(row), float(words[row])) for row in best_rows)
-            rankings[name] = replace(ranking, parts=parts)
+            by_vectors = np.full_like(words, np.nan)
+            by_vectors[rows] = scores
+            pairs = zip(by_vectors[best[0]].tolist(), words[best[0]].tolist(), strict=True)
+            part_of = dict(zip(docids, pairs, strict=True))
+            parts = [part_of[docid] for docid in ranking.docids]
+            parts = [(None if isnan(by_vector) else by_vector, word) for by_vector, word in parts]
+            rankings[name] = replace(ranking, parts=tuple(parts))
         return Run(rankings)

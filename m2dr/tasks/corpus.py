@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,12 +136,12 @@ def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
         )
 
 
-def open_words(store: Store, dataset: Dataset, language: str = "") -> Bm25:
+def open_words(store: Store, read: Callable[[], Dataset], language: str = "") -> Bm25:
     """Open BM25 of the documents of a store, which is built first where it is not that of now.
 
     Args:
         store: whose rows it has.
-        dataset: with the texts.
+        read: opens the dataset with the texts, where it is needed.
         language: of the stems, as `Analyzer` takes it; by default that of before, or English.
 
     Raises:
@@ -152,6 +152,7 @@ def open_words(store: Store, dataset: Dataset, language: str = "") -> Bm25:
     language = language or (words.language if words else "english")
     digest = json_sha256([manifest.docids, manifest.texts])
     if words is None or (words.digest, words.language) != (digest, language):
+        dataset = read()
         documents: Iterable[Document] = dataset.documents()
         if manifest.runtime == IMPORTED:  # in an order of their own
             documents = map(dataset.document, store.docids)

@@ -141,7 +141,7 @@ def measure_costs(
     searched: Mapping[int, Searchable | Hybrid] = indexes
     words_bytes = 0
     if request.hybrid:
-        words = open_words(store, dataset)
+        words = open_words(store, lambda: dataset)
         words_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
         searched = {dim: Hybrid(each, words, request.hybrid) for dim, each in indexes.items()}
         machine += f"; with BM25 of weight {request.hybrid:g}"

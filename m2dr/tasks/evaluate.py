@@ -304,7 +304,9 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             exits = fitting_exits(stores[card.layers].folder)
             exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
         device = str(choose_device(request.device))
-        bm25 = open_words(stores[sources[-1]], corpus.task.dataset) if request.hybrid else None
+        bm25 = (
+            open_words(stores[sources[-1]], lambda: corpus.task.dataset) if request.hybrid else None
+        )
         ranker = GridRanker(
             corpus.task, model, card, stores, dims, device, request.dtype, exits, by_index,
             request.hybrid, bm25, given,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
     stores = encode_corpus(request, model, card, layers)
-    open_words(stores[-1], open_corpus(request.corpus), request.language)
+    open_words(stores[-1], partial(open_corpus, request.corpus), request.language)
     jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
     with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
         folders = tuple(
@@ -169,7 +170,7 @@ def sync(
         card = card.with_lengths_of(StoreManifest.read(last).label)
     _, dataset, stores = encode_stores(request, request.model, card, layers)
     for store in stores[:1]:
-        open_words(store, dataset)
+        open_words(store, lambda: dataset)
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
 
 

@@ -466,7 +466,7 @@ class Searcher:
         if self.resolved.request.index.startswith(MILVUS):
             raise UserError("A hybrid was asked for, and BM25 is of documents on disk, not Milvus.")
         store = open_store(store_of(self.resolved))
-        words = open_words(store, self.resolved.dataset)
+        words = open_words(store, lambda: self.resolved.dataset)
         unfit = np.ones(store.documents, bool) if wanted else None
         if wanted and unfit is not None:
             unfit[store.matching(wanted)] = False
