@@ -151,7 +151,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
             raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
     store = open_store(folder)
     if dataset:
-        open_words(store, dataset)
+        open_words(store, lambda: dataset)
     if not request.model and not fitting_exits(folder):
         from m2dr.tasks.fit_index import fit_index  # loads torch, which a search does without
 
