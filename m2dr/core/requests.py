@@ -248,7 +248,7 @@ class SearchRequest(_OfIndexes):
     corpus: str = corpus_option()
     model: str = option("", NEWEST)
     query_layer: int | None = option(
-        None, "Layers that the query runs through; all by default, 0 for a fitted model's table."
+        None, "Layers that the query runs through; all by default, 0 for words alone."
     )
     document_layer: int | None = option(
         None, "Layer of the documents; by default the one the model was trained to search."
@@ -296,7 +296,7 @@ class EncodeRequest(_OnDevice):
     ids: Path | None = option(None, "File of the ids to write too, one per line.", is_file=True)
     model: str = option("", NEWEST)
     layer: int | None = option(
-        None, "Layers to run; all by default, 0 for a fitted model's table.", *LAYERS
+        None, "Layers to run; all by default, 0 for words alone.", *LAYERS
     )
     dim: int | None = option(None, "Dims to keep; all by default.", *DIMS, least=1)
     query: bool = option(
@@ -321,7 +321,7 @@ class MineRequest(_OfIndexes):
     )
     model: str = option("", NEWEST)
     query_layer: int | None = option(
-        None, "Layers that the queries run through; all by default, 0 for a fitted model's table."
+        None, "Layers that the queries run through; all by default, 0 for words alone."
     )
     dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
     depth: int = option(100, "Best documents of a query that are candidates.", least=1)
@@ -513,7 +513,7 @@ class MtebRequest(_OnDevice):
     model: str = option("", NEWEST)
     layers: tuple[int, ...] = option(
         (),
-        "Layers to run, 0 for a fitted model's table; all of the model together by default.",
+        "Layers to run, 0 for words alone; all of the model together by default.",
         *reversed(LAYERS),
     )
     dims: tuple[int, ...] = option(
@@ -599,7 +599,7 @@ class ExportRequest:
     model: str = option("", NEWEST, is_argument=True, metavar="[MODEL]")
     cut: Cut | None = option(
         None,
-        "Cut to export, as L4D128; layer 0 is the table of tokens of a fitted model.",
+        "Cut to export, as L4D128; layer 0 is words alone.",
         read=Cut.parse,
         metavar="L4D128",
     )

@@ -16,7 +16,7 @@ COSTS = "costs.json"
 class Shape:
     """The sizes of an encoder that decide its multiply-adds; all of its layers are alike.
 
-    Layer 0 runs no transformer layer: it sums rows of a token table, one per token.
+    Layer 0 runs no transformer layer: it sums rows of a table, one per word.
     """
 
     width: int  # dims of a token's state
@@ -27,7 +27,7 @@ class Shape:
     relative: int = 0  # vectors of relative positions that each layer projects and multiplies
     # Layer -> multiply-adds of its exit head and other modules behind pooling.
     exits: Mapping[int, int] = field(default_factory=dict)
-    # Layer -> multiply-adds per token of the token table that its exit adds.
+    # Layer -> multiply-adds per word of the table that its exit reads.
     tables: Mapping[int, int] = field(default_factory=dict)
 
     def one_layer(self, tokens: int) -> int:

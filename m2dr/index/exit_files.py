@@ -3,8 +3,7 @@
 indexes/<corpus>/<model fingerprint>/exits/
 states-00007.npz    pooled states of sampled documents of a shard, until the exits are fitted
 exits.safetensors   heads of the layers from 1, as in a fitted model
-layer_0.safetensors the table of layer 0
-tokenizer.json      of layer 0, where it knows words of the documents
+words.safetensors   layer 0, and what words add to the exits
 exits.json          what was fitted on what, and the digests of the files; written last
 """
 

@@ -321,7 +321,7 @@ class IndexManifest:
 
     corpus: str
     documents: int
-    layer: int  # transformer layers that encoded the documents; 0: a table of tokens
+    layer: int  # transformer layers that encoded the documents; 0: words alone
     dim: int  # dims kept
     engine: str
     similarity: Similarity

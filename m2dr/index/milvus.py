@@ -89,7 +89,7 @@ class CollectionManifest:
 
     corpus: str
     documents: int  # when all of them are there
-    layer: int  # transformer layers that encoded them; 0: a table of tokens
+    layer: int  # transformer layers that encoded them; 0: words alone
     dim: int  # dims kept
     engine: str  # a name in MILVUS_ENGINES
     label: Label

@@ -99,8 +99,8 @@ class Encoder:
 
         Args:
             name: folder of a model, `minilm`, which is built in, or a Hugging Face id.
-            layer: layers that queries run through; all of them by default. Layer 0 is the table of
-                tokens of a fitted model and needs no torch. Documents run through the layer that
+            layer: layers that queries run through; all of them by default. Layer 0 is words
+                alone, of a fitted model, and needs no torch. Documents run through the layer that
                 the model trained such queries to search.
             dim: dims of the embedding to keep; all by default.
             device: auto, cpu, cuda or cuda:N.
@@ -444,7 +444,7 @@ class Encoder:
 
         Of a cut it is the smaller model that `m2dr export` writes, whose vectors are those of the
         queries: other layers and dims are left out. Where the model trained such queries to search
-        documents of its last layer, save that cut too, for the documents. Layer 0 is a table and no
+        documents of its last layer, save that cut too, for the documents. Layer 0 is words and no
         model, so that the whole model is written.
 
         Args:
@@ -921,7 +921,7 @@ def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
 def layers_by_index(card: ModelCard, exits: str) -> tuple[int, ...]:
     """Return the layers whose queries pass the exits of an index that has some.
 
-    By default those below the last one that were not trained: a fit is none, and the table of
+    By default those below the last one that were not trained: a fit is none, and
     layer 0 is always fitted.
 
     Args:

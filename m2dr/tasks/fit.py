@@ -323,7 +323,7 @@ def fit_exits(
     """Give an encoder exits of layers 1 to L - 1, fitted on texts and snippets of them.
 
     λ is the one that is best on snippets of texts that are held out. What each input is worth:
-    docs/decisions/0014-what-a-fit-reads.md.
+    docs/decisions/0023-words-in-closed-form.md.
 
     Args:
         encoder: changed in place. Exits that it has already stay as they are but for their scale,

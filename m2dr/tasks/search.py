@@ -697,7 +697,7 @@ class Index:
         Args:
             name: a corpus, the folder of an index or a store, or one above, or milvus:URI.
             layer: layers that queries run through, unless a search says otherwise; all by default.
-                Layer 0 is the table of tokens of a fitted model.
+                Layer 0 is words alone.
             search_params: of the engine, such as {"nprobe": 32}.
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16.
@@ -853,7 +853,7 @@ class Index:
 
         Args:
             texts: queries, or one query.
-            layer: layers that the queries run through; 0 is the table of tokens of a fitted model.
+            layer: layers that the queries run through; 0 is words alone.
             dim: dims of the embedding that are compared.
             document_layer: of the documents; by default the one that queries of `layer` were
                 trained to search.
