@@ -295,9 +295,7 @@ class EncodeRequest(_OnDevice):
     out: Path = option(REQUIRED, "Array of vectors to write (.npy).", is_file=True)
     ids: Path | None = option(None, "File of the ids to write too, one per line.", is_file=True)
     model: str = option("", NEWEST)
-    layer: int | None = option(
-        None, "Layers to run; all by default, 0 for words alone.", *LAYERS
-    )
+    layer: int | None = option(None, "Layers to run; all by default, 0 for words alone.", *LAYERS)
     dim: int | None = option(None, "Dims to keep; all by default.", *DIMS, least=1)
     query: bool = option(
         False, "Encode queries, which have a prompt and a length of their own, not documents."

@@ -49,7 +49,7 @@ def fit_words(
     W = argmin ‖A W − (V − μ)‖² + λ ‖W‖², with a row of A for each text: √(number of the word in it)
     · log(1 + N / df)^1.5, scaled to length 1; μ the mean of the vectors, which no query gets back:
     it would reward documents that are close to everything. By conjugate gradients, in memory of
-    the words in all texts and F · W numbers. What was tried: docs/decisions/0023-words-in-closed-form.md.
+    the words in all texts and F · W numbers. Choices: docs/decisions/0023-words-in-closed-form.md.
 
     Args:
         texts: N of them.
