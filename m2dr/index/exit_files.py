@@ -17,14 +17,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core import files
 from m2dr.core.errors import UserError
-from m2dr.core.files import (
-    TEMPORARY_SUFFIX,
-    json_sha256,
-    read_record,
-    remove_files,
-    write_bytes,
-)
 from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.manifest import EXITS, STORE, Label, StoreManifest
 
@@ -46,7 +40,7 @@ def read_exits_record(folder: Path) -> IndexExits:
     Raises:
         UserError: it is missing or damaged.
     """
-    return read_record(folder / EXITS_FILE, IndexExits)
+    return files.read_record(folder / EXITS_FILE, IndexExits)
 
 
 def fitting_exits(store: Path) -> Path | None:
@@ -78,7 +72,7 @@ def encoding_of(label: Label, dtype: str = "") -> str:
     table = asdict(label)
     for name in ("cuts", "document_layer", "model", "source"):  # no vector depends on these
         del table[name]
-    return json_sha256([table, dtype])
+    return files.json_sha256([table, dtype])
 
 
 def digest_of_exits(folder: Path) -> str:
@@ -87,7 +81,7 @@ def digest_of_exits(folder: Path) -> str:
     Raises:
         UserError: the record is missing or damaged.
     """
-    return json_sha256(asdict(read_exits_record(folder)))
+    return files.json_sha256(asdict(read_exits_record(folder)))
 
 
 def sampled_rows(documents: int, most: int = MOST) -> NDArray[np.int64]:
@@ -124,7 +118,7 @@ class StateFile:
             encoding=np.array(self.encoding),
             states=self.states,
         )
-        write_bytes(_state_path(folder, number), data.getbuffer())
+        files.write_bytes(_state_path(folder, number), data.getbuffer())
 
     @classmethod
     def read(cls, folder: Path, number: int, texts: str, encoding: str) -> "StateFile | None":
@@ -149,13 +143,13 @@ def _state_path(folder: Path, number: int) -> Path:
 
 def forget_states(folder: Path) -> None:
     """Remove the states, which are not needed once the exits are fitted."""
-    remove_files(folder, "states-*", f".states-*{TEMPORARY_SUFFIX}")
+    files.remove_files(folder, "states-*", f".states-*{files.TEMPORARY_SUFFIX}")
 
 
 def drop_exits(folder: Path) -> None:
     """Remove the record and the states of exits whose documents are encoded again."""
     if folder.is_dir():
-        remove_files(folder, EXITS_FILE)
+        files.remove_files(folder, EXITS_FILE)
         forget_states(folder)
 
 

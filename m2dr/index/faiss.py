@@ -15,16 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core import files
 from m2dr.core.errors import UserError, counted, missing, nearest
-from m2dr.core.files import (
-    TEMPORARY_SUFFIX,
-    atomic_path,
-    lock_folder,
-    remove_files,
-    remove_stale_lock,
-    sha256_of,
-    write_bytes,
-)
 from m2dr.core.records import Similarity
 from m2dr.index.filters import Filter
 from m2dr.index.manifest import (
@@ -577,13 +569,13 @@ def build_index(
     try:
         manifest, _ = _checked(target)
         if (manifest.store, manifest.engine) == (store.manifest.digest, row.name):
-            remove_stale_lock(target)
+            files.remove_stale_lock(target)
             return target
     except UserError:
         pass  # it is built below
-    with lock_folder(target):
+    with files.lock_folder(target):
         # Without a manifest nobody takes the files below for an index while they are replaced.
-        remove_files(target, MANIFEST, f"*{TEMPORARY_SUFFIX}")
+        files.remove_files(target, MANIFEST, f"*{files.TEMPORARY_SUFFIX}")
         write_index(store, dim, row, target, workers, progress)
     return target
 
@@ -598,9 +590,9 @@ def write_index(
 ) -> None:
     """Build an index and write its files, the manifest last."""
     recipe, path = row.recipe(store.documents, dim), target / INDEX
-    write_bytes(target / INDEX_DOCIDS, store.docids.data)
+    files.write_bytes(target / INDEX_DOCIDS, store.docids.data)
     index, faiss = _filled(store, dim, row, recipe, workers, progress), load_faiss()
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with files.atomic_path(path) as temporary, temporary.open("wb") as file:
         # Through Python's own file: a full disk is then an OSError, not a RuntimeError.
         writer = faiss.PyCallbackIOWriter(file.write)
         if isinstance(index, BinaryIndex):
@@ -616,7 +608,7 @@ def write_index(
         similarity=store.manifest.label.similarity,
         label=store.manifest.label,
         bytes=path.stat().st_size,
-        sha256=sha256_of(path),
+        sha256=files.sha256_of(path),
         docids=store.manifest.docids,
         store=store.manifest.digest,
         factory=recipe.factory,
@@ -796,7 +788,7 @@ def index_problems(folder: Path) -> Iterator[str]:
     """Yield a sentence for each fault in the files of an index, without opening it in FAISS."""
     try:
         manifest, _ = _checked(folder)
-        if sha256_of(folder / INDEX) != manifest.sha256:
+        if files.sha256_of(folder / INDEX) != manifest.sha256:
             yield f"{folder / INDEX} is not the file that was written."
         _refuse_stale(folder, manifest)
     except UserError as error:
@@ -809,7 +801,7 @@ def _checked(folder: Path) -> tuple[IndexManifest, Docids]:
     size = path.stat().st_size if path.is_file() else 0
     if size != manifest.bytes:
         raise _damaged(path, f"has {size} bytes, and {manifest.bytes} were written")
-    if size < HASHED_BYTES and sha256_of(path) != manifest.sha256:
+    if size < HASHED_BYTES and files.sha256_of(path) != manifest.sha256:
         raise _damaged(path, "is not the file that was written: its sha256 differs")
     return manifest, read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids)
 

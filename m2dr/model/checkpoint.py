@@ -35,26 +35,8 @@ from m2dr.core.records import (
     ModelCard,
     ModelExit,
 )
+from m2dr.model import hub
 from m2dr.model.backbones import backbone_of, cut_config, read_config, read_sizes, refuse_own_code
-from m2dr.model.hub import (
-    ASIDE,
-    CARD,
-    EXITS,
-    HEADS,
-    MATRYOSHKA,
-    RECORD,
-    RUN,
-    SETTINGS,
-    TOKENIZER,
-    WEIGHTS,
-    WEIGHTS_INDEX,
-    WORDS,
-    behind_pooling,
-    find_folder,
-    is_half_written,
-    revision_of,
-    transformer_folder,
-)
 from m2dr.model.st_folder import card_of_folder, embedding_width, lowercases
 
 if TYPE_CHECKING:
@@ -64,7 +46,7 @@ if TYPE_CHECKING:
     from m2dr.model.encoder import Encoder
     from m2dr.model.tokenizer import ModelTokenizer
 
-TOKENIZERS = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
+TOKENIZERS = (hub.TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
     ("added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "*.model")
 )
 _PROBE = 16  # tokens; no tokenizer puts more around a text
@@ -77,7 +59,7 @@ _IGNORED: dict[str, Collection[str]] = {
         + ("problem_type", "return_dict", "task_specific_params", "torch_dtype", "use_cache")
         + ("transformers_version",)
     ),
-    TOKENIZER: frozenset(("truncation", "padding")),  # each call sets its own
+    hub.TOKENIZER: frozenset(("truncation", "padding")),  # each call sets its own
     "tokenizer_config.json": frozenset(
         ("auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local")
         + ("local_files_only", "max_length", "model_max_length", "name_or_path")
@@ -85,7 +67,7 @@ _IGNORED: dict[str, Collection[str]] = {
         + ("special_tokens_map_file", "stride", "tokenizer_file", "transformers_version")
         + ("truncation_strategy",)
     ),
-    **dict.fromkeys(SETTINGS, frozenset(("max_seq_length",))),  # compared by the index's label
+    **dict.fromkeys(hub.SETTINGS, frozenset(("max_seq_length",))),  # compared by the index's label
 }
 
 _File = tuple[Path, int, int, int]  # path, inode, size and time, which change with the content
@@ -110,7 +92,7 @@ def read_card(
     """
     if (Path(name) / CARD_FILE).exists():
         return read_record(Path(name) / CARD_FILE, ModelCard)
-    folder = find_folder(str(name))
+    folder = hub.find_folder(str(name))
     lengths = {"query_length": query_length, "document_length": document_length}
     told: dict[str, Any] = {side: length for side, length in lengths.items() if length is not None}
     if told:
@@ -119,9 +101,9 @@ def read_card(
             if not 1 <= length <= longest:
                 raise UserError(f"{side} = {length} was asked for; {name} reads 1 to {longest}.")
         return replace(read_card(name), **told)
-    path = folder / CARD
+    path = folder / hub.CARD
     if not path.exists():
-        card = card_of_folder(str(name), folder, revision_of(folder))
+        card = card_of_folder(str(name), folder, hub.revision_of(folder))
         return replace(card, fingerprint=fingerprint(folder, card))
     card, sizes = read_card_file(path), read_sizes(folder)
     here = sizes.layers, embedding_width(folder, sizes, card.pooling)
@@ -132,11 +114,13 @@ def read_card(
     longest = max(card.query_length, card.document_length)
     if longest > sizes.tokens:
         raise UserError(f"{path} has texts of {longest} tokens; its encoder reads {sizes.tokens}.")
-    for file in {"linear": (HEADS,), "fitted": (EXITS, WORDS)}.get(card.exit_head, ()):
+    for file in {"linear": (hub.HEADS,), "fitted": (hub.EXITS, hub.WORDS)}.get(card.exit_head, ()):
         if not (folder / file).exists():
-            raise UserError(f"{folder} lacks {file}, and {CARD} says that the model has it.")
+            raise UserError(f"{folder} lacks {file}, and {hub.CARD} says that the model has it.")
     if fingerprint(folder, card) != card.fingerprint:
-        raise UserError(f"Files in {folder} were changed: their fingerprint is not that of {CARD}.")
+        raise UserError(
+            f"Files in {folder} were changed: their fingerprint is not that of {hub.CARD}."
+        )
     return card
 
 
@@ -178,14 +162,17 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
         UserError: a file cannot be read, or is not JSON.
     """
     folder = folder.resolve()
-    inner = transformer_folder(folder)
-    behind = behind_pooling(folder, card.similarity)
+    inner = hub.transformer_folder(folder)
+    behind = hub.behind_pooling(folder, card.similarity)
     files = [
-        file for name in ("config.json", *TOKENIZERS, *SETTINGS) for file in _files(inner, name)
+        file for name in ("config.json", *TOKENIZERS, *hub.SETTINGS) for file in _files(inner, name)
     ]
     for row in behind:
-        files += [*_files(folder / row.path, "config.json"), *_files(folder / row.path, WEIGHTS)]
-    is_ours = (folder / CARD).exists()
+        files += [
+            *_files(folder / row.path, "config.json"),
+            *_files(folder / row.path, hub.WEIGHTS),
+        ]
+    is_ours = (folder / hub.CARD).exists()
     with ThreadPoolExecutor(1) as pool:  # hashing releases Python's lock, and JSON does not
         weights = pool.submit(_hash, *_files(inner, "*.safetensors"))
         names = [file[0].relative_to(folder).as_posix() for file in files]
@@ -222,7 +209,7 @@ def _hash_one(file: _File, is_ours: bool) -> str:
         return _hash(file)
     table = read_json(path)
     if isinstance(table, dict):
-        ignored = {*_IGNORED.get(path.name, ()), *(MATRYOSHKA if is_ours else ())}
+        ignored = {*_IGNORED.get(path.name, ()), *(hub.MATRYOSHKA if is_ours else ())}
         table = {name: value for name, value in table.items() if name not in ignored}
     return json_sha256(table)
 
@@ -261,7 +248,7 @@ def ends_fitted(name: str | Path) -> bool:
 
     card = read_card(name)
     fitted = card.exit_head == "fitted" and card.layers > 0
-    return fitted and has_exit(find_folder(str(name)), card.layers)
+    return fitted and has_exit(hub.find_folder(str(name)), card.layers)
 
 
 def refuse_ended(name: str | Path) -> None:
@@ -303,10 +290,10 @@ def load(
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers does not annotate it
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # nor this
-    folder, card = find_folder(str(name)), read_card(name)
+    folder, card = hub.find_folder(str(name)), read_card(name)
     if exits is not None:
         refuse_ended(name)
-        check_exits(exits, card.fingerprint, EXITS, WORDS)
+        check_exits(exits, card.fingerprint, hub.EXITS, hub.WORDS)
     config = read_config(folder)
     tokenizer = load_tokenizer(folder)
     inner = tokenizer.inner
@@ -323,7 +310,7 @@ def load(
     options = {"add_pooling_layer": False} if row.pooler else {}
     with explain_failure(f"The model in {folder} cannot be loaded"):
         transformer, report = row.model_class.from_pretrained(
-            transformer_folder(folder),
+            hub.transformer_folder(folder),
             config=config,
             dtype=dtype or torch.float32,
             output_loading_info=True,
@@ -347,7 +334,7 @@ def _give_exits(encoder: "Encoder", folder: Path, exits: Path | None) -> None:
 
     card = encoder.card
     own = card.exit_head == "fitted"
-    if card.exit_head == "linear" or (own and (folder / HEADS).exists()):
+    if card.exit_head == "linear" or (own and (folder / hub.HEADS).exists()):
         load_heads(encoder, folder)
     if exits is not None or own:
         load_exits(encoder, exits or folder)
@@ -365,8 +352,8 @@ def load_tokenizer(name: str | Path) -> "ModelTokenizer":
 
     from m2dr.model.tokenizer import ModelTokenizer, lowercase
 
-    model = find_folder(str(name))
-    folder = transformer_folder(model)
+    model = hub.find_folder(str(name))
+    folder = hub.transformer_folder(model)
     for path in (folder / "tokenizer_config.json", folder / "config.json"):
         if path.exists():
             table = read_object(path, {"auto_map": dict[str, object] | None})
@@ -420,21 +407,21 @@ def save(
         if encoder.fitted is not None:
             head = "fitted"
         card = replace(card, exit_head=head)
-        write_record(aside / CARD, card)
+        write_record(aside / hub.CARD, card)
         card = replace(card, fingerprint=fingerprint(aside, card))
-        write_record(aside / CARD, card)
+        write_record(aside / hub.CARD, card)
         if record is not None:
             write_record(aside / EXPORTED_FILE, record)
-        write_readme(card, aside, read_training_settings(folder / RECORD), export=record)
-    (folder / CARD).unlink(missing_ok=True)
-    for pattern in ("*.safetensors", WEIGHTS_INDEX, EXPORTED_FILE, *TOKENIZERS):
+        write_readme(card, aside, read_training_settings(folder / hub.RECORD), export=record)
+    (folder / hub.CARD).unlink(missing_ok=True)
+    for pattern in ("*.safetensors", hub.WEIGHTS_INDEX, EXPORTED_FILE, *TOKENIZERS):
         for path in folder.glob(pattern):  # of an earlier model
             path.unlink()
     for path in folder.glob("[0-9]*_*"):
-        if path.name.partition("_")[2] in RUN:
+        if path.name.partition("_")[2] in hub.RUN:
             shutil.rmtree(path, ignore_errors=True)
-    readable = (aside / CARD).stat().st_mode  # safetensors lets only the owner read its files
-    for path in sorted(aside.iterdir(), key=lambda path: path.name == CARD):
+    readable = (aside / hub.CARD).stat().st_mode  # safetensors lets only the owner read its files
+    for path in sorted(aside.iterdir(), key=lambda path: path.name == hub.CARD):
         if path.is_file():
             path.chmod(readable)
         target = folder / path.name
@@ -494,7 +481,7 @@ def _write_transformer(transformer: "PreTrainedModel", card: ModelCard, folder: 
         state["pooler.dense.weight"] = torch.eye(width, dtype=like.dtype)
         state["pooler.dense.bias"] = torch.zeros(width, dtype=like.dtype)
     dims = card.served_dims
-    for name, value in zip(MATRYOSHKA, (True, list(dims)), strict=True):
+    for name, value in zip(hub.MATRYOSHKA, (True, list(dims)), strict=True):
         if dims:
             setattr(transformer.config, name, value)
         elif hasattr(transformer.config, name):  # the backbone's own
@@ -529,7 +516,7 @@ def locked_for_export(folder: Path) -> Iterator[None]:
         UserError: it holds something other than an incomplete model, or is being written to.
     """
     with lock_folder(folder):
-        if list_folder(folder) and not is_half_written(folder):
+        if list_folder(folder) and not hub.is_half_written(folder):
             raise UserError(f"{folder} is not empty; choose another --out.")
         yield
 
@@ -537,7 +524,7 @@ def locked_for_export(folder: Path) -> Iterator[None]:
 @contextmanager
 def folder_aside(folder: Path) -> Iterator[Path]:
     """Lend an empty folder inside `folder` for the files of a model; it is removed on an error."""
-    aside = folder / ASIDE
+    aside = folder / hub.ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:

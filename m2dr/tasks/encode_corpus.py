@@ -21,16 +21,7 @@ from m2dr.core.records import EXITS_FILE, Document, ModelCard
 from m2dr.core.requests import IndexRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
-from m2dr.index.exit_files import (
-    FEWEST,
-    StateFile,
-    drop_exits,
-    encoding_of,
-    exits_folder,
-    fitting_exits,
-    read_exits_record,
-    sampled_rows,
-)
+from m2dr.index import exit_files
 from m2dr.index.faiss import rebuild_indexes
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.manifest import IMPORTED, PARTIAL, STORE, StorePlan, store_folder, store_folders_of
@@ -90,7 +81,7 @@ class EncodingJob:
     def encoding(self) -> str:
         """Digest of what determines the states of a text, --dtype and --runtime included."""
         runtime = "" if self.runtime == "torch" else f" {self.runtime}"
-        return encoding_of(self.stores[0][1].label, self.dtype + runtime)
+        return exit_files.encoding_of(self.stores[0][1].label, self.dtype + runtime)
 
     @property
     def source(self) -> DocumentSource:
@@ -116,7 +107,7 @@ class EncodingJob:
     def sampled(self, number: int) -> NDArray[np.int64]:
         """Return the positions, increasing, of the shard's documents that a fit of exits reads."""
         first = number * self.shard_rows
-        rows = sampled_rows(self.documents)
+        rows = exit_files.sampled_rows(self.documents)
         return rows[(rows >= first) & (rows < first + self.shard_rows)] - first
 
     def lacks(self, number: int) -> bool:
@@ -148,7 +139,7 @@ class _Texts:
 
 
 # An encoded shard, the stores that lack it, their vectors [L, n, H], and states for a fit.
-_Ran = tuple[_Texts, list[StoreWriter], NDArray[np.float32], StateFile | None]
+_Ran = tuple[_Texts, list[StoreWriter], NDArray[np.float32], exit_files.StateFile | None]
 
 
 class ShardEncoder:
@@ -214,7 +205,7 @@ class ShardEncoder:
                 encoder, texts.rows, pad_id, layers, sampled, advance, texts.contents
             )
             digest = hashlib.sha256(texts.digests).hexdigest()
-            states = StateFile(digest, self.job.encoding, kept)
+            states = exit_files.StateFile(digest, self.job.encoding, kept)
         elif layers and len(texts.rows):
             vectors = embed_tokens(
                 encoder, texts.rows, pad_id, layers, advance, texts=texts.contents
@@ -226,7 +217,7 @@ class ShardEncoder:
         texts: _Texts,
         stores: Sequence[StoreWriter],
         vectors: NDArray[np.float32],
-        states: StateFile | None,
+        states: exit_files.StateFile | None,
     ) -> WrittenShard:
         size = 0
         if states and self.job.exits:  # first, so that every recorded shard has its states
@@ -289,12 +280,14 @@ def encode_stores(
     plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
     stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
-    if exits and dataset.document_count < FEWEST:
+    if exits and dataset.document_count < exit_files.FEWEST:
         exits = False
         if not _is_begun(home):
-            few = f"{dataset.document_count} documents are fewer than {FEWEST}"
+            few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST}"
             say(f"No exits are fitted, because {few}; m2dr index fit does it all the same")
-    folder = exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
+    folder = (
+        exit_files.exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
+    )
     count, device, dtype = dataset.document_count, request.device, request.dtype
     job = EncodingJob(request.corpus, count, model, device, dtype, stores, folder, request.runtime)
     rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
@@ -302,7 +295,7 @@ def encode_stores(
         end_sync(home)
         if request.overwrite:
             if max(layers) == card.layers:
-                drop_exits(exits_folder(stores[-1][0]))
+                exit_files.drop_exits(exit_files.exits_folder(stores[-1][0]))
             for path, _ in stores:
                 clear_store(path)
             rows = CorpusRows.of(dataset) if _is_begun(home) else None
@@ -421,15 +414,15 @@ def _sync(
     for store in before:
         (new / store.folder.name / COPIED).unlink(missing_ok=True)
         rebuild_indexes(store.folder, open_store(new / store.folder.name))
-        if fitting_exits(store.folder):
+        if exit_files.fitting_exits(store.folder):
             _keep_exits(store.folder, new / store.folder.name)
     swap_in(home)
 
 
 def _keep_exits(before: Path, store: Path) -> None:
     """Keep exits that were fitted on documents of which some have changed since."""
-    source, target = exits_folder(before), exits_folder(store)
-    record = read_exits_record(source)
+    source, target = exit_files.exits_folder(before), exit_files.exits_folder(store)
+    record = exit_files.read_exits_record(source)
     target.mkdir(exist_ok=True)
     for name, _ in record.files:
         _link(source / name, target / name)

@@ -25,15 +25,7 @@ from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits
 from m2dr.core.requests import FitIndexRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
-from m2dr.index.exit_files import (
-    MOST_WORDS_OF,
-    StateFile,
-    encoding_of,
-    exits_folder,
-    fitting_exits,
-    forget_states,
-    sampled_rows,
-)
+from m2dr.index import exit_files
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
@@ -64,9 +56,9 @@ def fit_encoded(job: EncodingJob, dataset: Dataset, store: Store, language: str 
         store: of the last layer.
         language: of the stemmer; by default that of the texts.
     """
-    folder = exits_folder(store.folder)
-    if fitting_exits(store.folder):
-        forget_states(folder)
+    folder = exit_files.exits_folder(store.folder)
+    if exit_files.fitting_exits(store.folder):
+        exit_files.forget_states(folder)
         remove_stale_lock(folder)
     elif any(folder.glob("states-*")):
         _fit(job, dataset, store, folder, language)
@@ -83,8 +75,8 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     card, dataset = read_card(model), open_corpus(request.corpus)
     checkpoint.refuse_ended(model)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
-    store, exits = open_store(folder), exits_folder(folder)
-    if not request.overwrite and fitting_exits(folder):
+    store, exits = open_store(folder), exit_files.exits_folder(folder)
+    if not request.overwrite and exit_files.fitting_exits(folder):
         raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
     queries = label_of(card.with_lengths_of(store.manifest.label), model)
     store.manifest.label.accept(queries, store.manifest.corpus)
@@ -123,7 +115,7 @@ def _fit(
         encoder.card = encoder.card.with_lengths_of(store.manifest.label)
         drop_exits(encoder)
         states = _states(job, dataset, store, folder, encoder, tokenizer)
-        texts = list(texts_of(dataset, sampled_rows(store.documents)))
+        texts = list(texts_of(dataset, exit_files.sampled_rows(store.documents)))
         read = with_snippets(encoder, tokenizer, texts, states, store.documents)
         words = words_of(store, dataset, language)
         fit = fit_exits(encoder, read, words, (store.manifest.corpus,), "none")
@@ -150,7 +142,7 @@ def words_of(store: Store, dataset: Dataset, language: str) -> WordTable:
     Raises:
         UserError: a vector is not finite.
     """
-    rows = sampled_rows(store.documents, MOST_WORDS_OF)
+    rows = exit_files.sampled_rows(store.documents, exit_files.MOST_WORDS_OF)
     if len(rows) < store.documents:
         say(f"Words are fitted on {len(rows):,} of {store.documents:,} documents, evenly spread")
     label = store.manifest.label
@@ -183,12 +175,12 @@ def _write(
         store.manifest.label.fingerprint,
         store.manifest.texts,
         fit,
-        encoding_of(store.manifest.label),
+        exit_files.encoding_of(store.manifest.label),
         dtype,
         tuple((n, sha256_of(folder / n)) for n in (EXITS, WORDS) if (folder / n).exists()),
     )
     write_record(folder / EXITS_FILE, record)
-    forget_states(folder)
+    exit_files.forget_states(folder)
     return record
 
 
@@ -203,13 +195,13 @@ def _states(
     """Return the states of the documents of the fit, in the order of the corpus."""
     reader, files = ShardReader(dataset, job.shard_rows), []
     same: BatchEncoder | None = encoder if job.runtime == "torch" else None
-    total = len(sampled_rows(store.documents))
+    total = len(exit_files.sampled_rows(store.documents))
     with progress("Reading states", total, "documents") as advance:
         for number, shard in enumerate(store.manifest.shards):
             chosen = job.sampled(number)
             if not chosen.size:
                 continue
-            found = StateFile.read(folder, number, shard.texts, job.encoding)
+            found = exit_files.StateFile.read(folder, number, shard.texts, job.encoding)
             if found is None:
                 documents = reader.read(number)
                 contents = [documents[place].content for place in chosen]
@@ -220,7 +212,7 @@ def _states(
                     require_runtime(job.runtime)
                     same = job.source.open(job.runtime)[0]
                 _, kept = embed_tokens_and_states(same, rows, tokenizer.pad_id, layers, places)
-                found = StateFile(shard.texts, job.encoding, kept)
+                found = exit_files.StateFile(shard.texts, job.encoding, kept)
                 found.write(folder, number)
             files.append(found)
             advance(len(chosen))

@@ -22,6 +22,7 @@ from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors, open_vectors, read_ids
+from m2dr.index import manifest
 from m2dr.index.exit_files import (
     drop_exits,
     fitting_exits,
@@ -30,16 +31,6 @@ from m2dr.index.exit_files import (
 from m2dr.index.faiss import build_index, check_engine
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.importing import open_pyserini
-from m2dr.index.manifest import (
-    EXITS,
-    IMPORTED,
-    INDEX,
-    INDEX_DOCIDS,
-    STORE,
-    StoreManifest,
-    StorePlan,
-    store_folder,
-)
 from m2dr.index.store import (
     begin_store,
     clear_store,
@@ -137,12 +128,14 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     if dataset and sampled:
         _try(request, source, dataset, card, layer)
     name = dataset.name if dataset else request.corpus
-    folder = store_folder(request.root, name, card.fingerprint, layer)
+    folder = manifest.store_folder(request.root, name, card.fingerprint, layer)
     label = label_of(card, request.model or card.backbone, absolute(request.corpus))
-    plan = StorePlan(name, layer, vectors.width, label, request.store, SHARD_ROWS, IMPORTED)
+    plan = manifest.StorePlan(
+        name, layer, vectors.width, label, request.store, SHARD_ROWS, manifest.IMPORTED
+    )
     with lock(folder.parent):
         end_sync(folder.parent)
-        if request.overwrite or not (folder / STORE).exists():
+        if request.overwrite or not (folder / manifest.STORE).exists():
             clear_store(folder)
             if not request.model:
                 _begin_home(folder.parent, card, rotation)
@@ -167,9 +160,9 @@ def vectors_of(path: Path, ids: Path | None = None) -> Vectors:
     Raises:
         UserError: as `open_vectors` and `open_pyserini` do.
     """
-    if not (path / INDEX).is_file():
+    if not (path / manifest.INDEX).is_file():
         return open_vectors(path, ids)
-    index, docids = open_pyserini(path), read_ids(ids or path / INDEX_DOCIDS)
+    index, docids = open_pyserini(path), read_ids(ids or path / manifest.INDEX_DOCIDS)
     return Vectors(path, index.ntotal, index.d, index.reconstruct_batch, docids)
 
 
@@ -248,7 +241,7 @@ def neighbours_kept(vectors: Floats, dim: int, similarity: Similarity) -> float:
 def _begin_home(home: Path, card: ModelCard, rotation: Floats | None) -> None:
     """Write what belongs to vectors without a model in place of what another import left."""
     home.mkdir(parents=True, exist_ok=True)
-    drop_exits(home / EXITS)
+    drop_exits(home / manifest.EXITS)
     (home / ROTATION).unlink(missing_ok=True)
     write_record(home / CARD_FILE, card)
     if rotation is not None:
@@ -259,10 +252,12 @@ def _holds(folder: Path, card: ModelCard, source: _Source) -> bool:
     """Whether a finished store has these vectors of these documents."""
     path, corpus = folder.parent / CARD_FILE, source.corpus
     same = path.exists() and read_card(folder.parent) == card
-    return bool(same and corpus and corpus.digest.is_of(StoreManifest.read(folder)))
+    return bool(same and corpus and corpus.digest.is_of(manifest.StoreManifest.read(folder)))
 
 
-def _write_store(source: _Source, rotation: Floats | None, folder: Path, plan: StorePlan) -> None:
+def _write_store(
+    source: _Source, rotation: Floats | None, folder: Path, plan: manifest.StorePlan
+) -> None:
     """Write vectors as a store of their corpus, or without one of their ids."""
     corpus, dataset, count = source.corpus, source.dataset, len(source.rows)
     docids = corpus.docids if corpus else source.vectors.ids or ()

@@ -12,15 +12,8 @@ from m2dr.core.files import atomic_path
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, ModelCard
 from m2dr.core.requests import IndexRequest, PushRequest
+from m2dr.index import manifest
 from m2dr.index.faiss import build_index, check_engine
-from m2dr.index.manifest import (
-    DIGITS,
-    IndexManifest,
-    StoreManifest,
-    built_dims,
-    store_folder,
-    stored_layers,
-)
 from m2dr.index.milvus import PushResult, Server, milvus_engine, push
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
@@ -65,7 +58,11 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     files = {path for store in stores for path in store.folder.glob("vectors-*")}
     files |= {path for folder in folders for path in folder.iterdir()}
     size = sum(path.stat().st_size for path in files)
-    notes = [f"{folder}: {note}" for folder in folders for note in IndexManifest.read(folder).notes]
+    notes = [
+        f"{folder}: {note}"
+        for folder in folders
+        for note in manifest.IndexManifest.read(folder).notes
+    ]
     return IndexReport(folders, stores[0].documents, size, time.monotonic() - begun, tuple(notes))
 
 
@@ -164,10 +161,10 @@ def sync(
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
     card = read_card(request.model)
     name = open_corpus(request.corpus).name
-    layers = stored_layers(request.root, name, card.fingerprint)
+    layers = manifest.stored_layers(request.root, name, card.fingerprint)
     if layers:
-        last = store_folder(request.root, name, card.fingerprint, layers[-1])
-        card = card.with_lengths_of(StoreManifest.read(last).label)
+        last = manifest.store_folder(request.root, name, card.fingerprint, layers[-1])
+        card = card.with_lengths_of(manifest.StoreManifest.read(last).label)
     _, dataset, stores = encode_stores(request, request.model, card, layers)
     for store in stores[:1]:
         open_words(store, lambda: dataset)
@@ -197,13 +194,17 @@ def push_indexes(request: PushRequest) -> PushReport:
     model = request.model or model_for(request.corpus, request.root)
     card = read_card(model)
     corpus = open_corpus(request.corpus).name
-    layers = request.layers or stored_layers(request.root, corpus, card.fingerprint)
+    layers = request.layers or manifest.stored_layers(request.root, corpus, card.fingerprint)
     if not layers:
-        raise UserError(f"{request.root}/ has no store of {corpus} by {card.fingerprint[:DIGITS]}.")
-    folders = [store_folder(request.root, corpus, card.fingerprint, layer) for layer in layers]
+        raise UserError(
+            f"{request.root}/ has no store of {corpus} by {card.fingerprint[: manifest.DIGITS]}."
+        )
+    folders = [
+        manifest.store_folder(request.root, corpus, card.fingerprint, layer) for layer in layers
+    ]
     jobs = []
     for store in map(open_store, folders):
-        for dim in request.dims or built_dims(store.folder) or (store.width,):
+        for dim in request.dims or manifest.built_dims(store.folder) or (store.width,):
             if not 1 <= dim <= store.width:
                 raise UserError(f"Dim {dim} was asked for; {store.folder} has {store.width}.")
             jobs.append((store, dim))

@@ -20,19 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core import requests
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import list_folder, refuse_same_file, sha256_of
 from m2dr.core.progress import printable, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run
-from m2dr.core.requests import (
-    HYBRID,
-    INDEXES,
-    PYDOCS,
-    Bm25Request,
-    FuseRequest,
-    IndexRequest,
-    SearchRequest,
-)
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
 from m2dr.data.memory import Columns, Passages, changed
@@ -89,7 +81,7 @@ _FILTERS = 8  # whose documents are kept open
 class ResolvedIndex:
     """A search request with its model, its corpus and the folder of their stores."""
 
-    request: SearchRequest
+    request: requests.SearchRequest
     model: str
     corpus: str  # as stores name it
     home: Path  # holds a store per layer
@@ -160,7 +152,7 @@ class ResolvedIndex:
         return tuple(int(folder.name[6:]) for folder in store_folders_of(self.home))
 
 
-def resolve_index(request: SearchRequest) -> ResolvedIndex:
+def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
     """Find the model and the stores of a request, without loading weights.
 
     Raises:
@@ -205,7 +197,7 @@ def check_cut(resolved: ResolvedIndex) -> None:
             card.check(cut)
 
 
-def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
+def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIndex:
     """Resolve a request that names the folder of an index or of a store, or one above them."""
     manifest: IndexManifest | StoreManifest
     named = folder if (folder / MANIFEST).exists() else None
@@ -228,7 +220,7 @@ def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
         request = replace(request, document_layer=layer, query_layer=query_layer)
     if not request.model:
         say(f"Model: {label.model}, which encoded the documents of {folder}.")
-    if request.corpus == PYDOCS:
+    if request.corpus == requests.PYDOCS:
         request = replace(request, corpus=label.source or manifest.corpus)
     return ResolvedIndex(request, model, manifest.corpus, home, named)
 
@@ -402,7 +394,7 @@ class Searcher:
 
     def __init__(
         self,
-        request: SearchRequest,
+        request: requests.SearchRequest,
         resolved: ResolvedIndex | None = None,
         encoder_of: Callable[[ResolvedIndex], QueryEncoder] | None = None,
     ) -> None:
@@ -596,7 +588,7 @@ class Bm25Report:
     seconds: float
 
 
-def bm25(request: Bm25Request) -> Bm25Report:
+def bm25(request: requests.Bm25Request) -> Bm25Report:
     """Rank the documents by BM25 for all queries, and write the TREC run.
 
     Raises:
@@ -632,7 +624,7 @@ class FuseReport:
     documents: int  # over all queries
 
 
-def fuse(request: FuseRequest) -> FuseReport:
+def fuse(request: requests.FuseRequest) -> FuseReport:
     """Fuse the runs, and write the result when all of them are read.
 
     Raises:
@@ -665,7 +657,9 @@ class Index:
     index.search("a query", k=10).hits
     """
 
-    def __init__(self, request: SearchRequest, encoders: "QueryEncoders | None" = None) -> None:
+    def __init__(
+        self, request: requests.SearchRequest, encoders: "QueryEncoders | None" = None
+    ) -> None:
         """Open the index of a request, and load its encoder; `open` has arguments for people.
 
         Args:
@@ -683,13 +677,13 @@ class Index:
     @classmethod
     def open(
         cls,
-        name: str | PathLike[str] = PYDOCS,
+        name: str | PathLike[str] = requests.PYDOCS,
         *,
         layer: int | None = None,
         search_params: Mapping[str, int] | None = None,
         device: object = "auto",
         dtype: object = "auto",
-        root: str | PathLike[str] = INDEXES,
+        root: str | PathLike[str] = requests.INDEXES,
         **options: Any,
     ) -> "Index":
         """Open documents that were encoded before.
@@ -709,7 +703,9 @@ class Index:
             UserError: no such model, corpus or index, or they do not fit.
         """
         named = fspath(name)
-        where = {"corpus": PYDOCS, "index": named} if _is_index(named) else {"corpus": named}
+        where = (
+            {"corpus": requests.PYDOCS, "index": named} if _is_index(named) else {"corpus": named}
+        )
         own = {
             "query_layer": layer,
             "search_params": tuple((search_params or {}).items()),
@@ -717,7 +713,7 @@ class Index:
             "dtype": dtype_name(dtype),
             "root": root,
         }
-        return cls(request_of(SearchRequest, where | own | options))
+        return cls(request_of(requests.SearchRequest, where | own | options))
 
     @classmethod
     def build(
@@ -726,7 +722,7 @@ class Index:
         documents: Any,  # what `m2dr.data.tables.rows_of` takes, or a name
         *,
         name: str = "",
-        folder: str | PathLike[str] = INDEXES,
+        folder: str | PathLike[str] = requests.INDEXES,
         overwrite: bool = False,
         columns: Columns | None = None,
         passages: Passages | None = None,
@@ -770,7 +766,7 @@ class Index:
         documents = changed(documents, columns, passages)
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
         asked = request_of(
-            IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
+            requests.IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
         )
         if isinstance(documents, str | PathLike):
             corpus = f"{name}={fspath(documents)}" if name else fspath(documents)
@@ -784,7 +780,7 @@ class Index:
                 "dim": encoder.dim if encoder.dim in asked.dims else None,
                 "runtime": encoder.options["runtime"] if encoder.layer else "torch",
             }
-        return cls(SearchRequest(corpus, named, **shared))
+        return cls(requests.SearchRequest(corpus, named, **shared))
 
     @classmethod
     def load(cls, folder: str | PathLike[str], **options: Any) -> "Index":
@@ -875,7 +871,7 @@ class Index:
         if isinstance(texts, Mapping) or not all(isinstance(query, str) for query in queries):
             raise UserError("Give a query, or a list of queries, which are strings.")
         searcher = self.searcher(layer, dim, document_layer)
-        depth, weight = None if k is None else int(k), HYBRID if hybrid is True else hybrid
+        depth, weight = None if k is None else int(k), requests.HYBRID if hybrid is True else hybrid
         answers: list[Answer] = searcher.answers(queries, depth, filter, weight)
         return answers[0] if isinstance(texts, str) else answers
 
@@ -934,14 +930,14 @@ class Index:
         self._reopen()
         return report
 
-    def _collection(self) -> IndexRequest:
+    def _collection(self) -> requests.IndexRequest:
         """Return the request of what is changed."""
         request = self.resolved.request
         if request.index:
             raise UserError(
                 f"{request.index} was opened by its folder; change it by its corpus and model."
             )
-        return IndexRequest(
+        return requests.IndexRequest(
             request.corpus, self.resolved.model, root=request.root, device=request.device,
             dtype=request.dtype,
         )  # fmt: skip

@@ -47,7 +47,9 @@ def test_a_folder_without_a_vocabulary_is_refused(
     folder = Path(shutil.copytree(backbone(model_type), tmp_path / "model"))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
-        with pytest.raises(UserError, match="The tokenizer in .* (cannot be loaded|has no vocabulary)"):
+        with pytest.raises(
+            UserError, match="The tokenizer in .* (cannot be loaded|has no vocabulary)"
+        ):
             load_tokenizer(folder)
 
 
