@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("M2DR_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("m2dr.tasks.encode_corpus.FEWEST", 1)  # exits of few documents, as of many
+        patch.setattr("m2dr.index.exit_files.FEWEST", 1)  # exits of few documents, as of many
         yield
 
 
