@@ -51,17 +51,21 @@ def named(name: str) -> tuple[str, str]:
 
 
 def model_for(corpus: str, root: Path) -> str:
-    """Return what stands for the model where none is named.
+    """Return what stands for the model where none is named, and say which it is.
 
-    It is the only index of a corpus if somebody else made its vectors, or else `newest_model`.
+    Where somebody else made the vectors of all indexes of a corpus, it is the newest of these
+    indexes; else `newest_model`.
 
     Raises:
         UserError: there is no such corpus or no model.
     """
     if any(root.rglob(CARD_FILE)):
-        folders = homes(root / open_corpus(corpus).name)
-        if len(folders) == 1 and (folders[0] / CARD_FILE).exists():
-            return str(folders[0])
+        cards = [home / CARD_FILE for home in homes(root / open_corpus(corpus).name)]
+        if cards and all(card.exists() for card in cards):
+            newest = max(cards, key=lambda card: card.stat().st_mtime_ns).parent
+            if len(cards) > 1:
+                say(f"Vectors: {newest}, the newest of {corpus}; --model names others.")
+            return str(newest)
     return newest_model()
 
 

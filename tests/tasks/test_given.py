@@ -1,6 +1,7 @@
 """Indexes of vectors that somebody else made: no model, queries by words or as vectors."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -115,6 +116,18 @@ def test_given_queries_have_the_scores_of_their_vectors(
     np.save("one.npy", world.given[2:3])
     in_order = world.searcher(query_vectors=Path("one.npy")).search("any text", 1)
     assert in_order.hits[0].docid == f"d{scores[2].argmax()}"
+
+
+def test_the_newest_of_several_imports_is_searched(world: World) -> None:
+    homes = {name: world.load(name=name) for name in ("b", "a")}
+    os.utime(homes["b"] / "card.json", (1, 1))
+
+    assert world.searcher().resolved.model == str(homes["a"])
+    named = world.searcher(model=str(homes["b"]))
+    assert named.resolved.home == homes["b"]
+    (homes["a"] / "card.json").unlink()  # as vectors of a model
+    with pytest.raises(UserError, match="No --model was given"):
+        world.searcher()
 
 
 def test_query_vectors_that_do_not_fit_are_refused(world: World) -> None:
