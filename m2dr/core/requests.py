@@ -83,10 +83,9 @@ class _OfIndexes(_OnDevice):
 
 
 def language_option() -> Any:  # a field
-    """Return the field of the language of word stems."""
-    return option(
-        "", "Language of the word stems of BM25, or none for whole words; English by default."
-    )
+    """Return the field of the language of words."""
+    help_of = "Language of the words, as Snowball calls it, or none; that of the texts by default."
+    return option("", help_of)
 
 
 def hybrid_option() -> Any:  # a field
@@ -155,9 +154,7 @@ class FitIndexRequest(_OfIndexes):
     corpus: str = corpus_option()
     model: str = option("", NEWEST)
     overwrite: bool = option(False, "Replace the exits of the index.")
-    language: str = option(
-        "", "Language of the words, as Snowball calls it, or none; that of the texts by default."
-    )
+    language: str = language_option()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain, islice, repeat
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.analyzer import Analyzer
+from m2dr.core.analyzer import Analyzer, language_of
 from m2dr.core.files import write_bytes
 from m2dr.core.records import Document, Query, Ranking, Run
 from m2dr.index.searchable import Docids, Rows, Scores, Searchable, encode_docids
@@ -32,6 +32,7 @@ BM25 = "bm25.safetensors"
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
 _DTYPES = {"words": np.uint8, "starts": np.int64, "rows": np.int32, "weights": np.float32}
 _NONE: Any = (np.empty(0, np.float32), np.empty(0, np.int64))  # scores and rows
+_LOOKED_AT = 500  # documents whose language is looked at
 DEPTH = 1000  # documents of the vectors' ranking that a hybrid reads
 # Lucene's stop words of English.
 STOP_WORDS = (
@@ -73,7 +74,7 @@ class Bm25:
         cls,
         documents: Iterable[Document],
         advance: Callable[[int], None] = lambda _: None,
-        language: str = "english",
+        language: str = "",
         digest: str = "",
     ) -> "Bm25":
         """Index documents, which are read once, by the same text that the encoder reads.
@@ -81,7 +82,7 @@ class Bm25:
         Args:
             documents: N of them.
             advance: told how many documents were read, again and again.
-            language: as `Analyzer` takes it.
+            language: as `Analyzer` takes it; by default that of the texts.
             digest: of the documents, which `write` keeps.
 
         Raises:
@@ -89,10 +90,13 @@ class Bm25:
         """
         from scipy.sparse import csr_array
 
-        analyzer, docids = _analyzer(language), list[str]()
+        stream, docids = iter(documents), list[str]()
+        first = list(islice(stream, _LOOKED_AT))
+        language = language or language_of(document.content for document in first)
+        analyzer = _analyzer(language)
         numbers: dict[str, int] = {}
         words, counts, ends = array("i"), array("f"), array("q", [0])
-        for document in documents:
+        for document in chain(first, stream):
             docids.append(document.id)
             stems = Counter(analyzer(document.content))
             words.extend(numbers.setdefault(stem, len(numbers)) for stem in stems)
@@ -228,7 +232,8 @@ def blended(words: Scores, scores: Scores, rows: Rows, weight: float) -> tuple[R
         The rows of all documents that share a word with the query or are among `rows`, increasing,
         and their scores.
     """
-    total = words * np.float32(weight / (words.max(initial=0) or 1))
+    total = words / (words.max(initial=0) or np.float32(1))
+    total *= np.float32(weight)
     known = words > 0
     if rows.size:
         low, high = scores.min(), scores.max()

@@ -146,14 +146,14 @@ def open_words(store: Store, read: Callable[[], Dataset], language: str = "") ->
     Args:
         store: whose rows it has.
         read: opens the dataset with the texts, where it is needed.
-        language: of the stems, as `Analyzer` takes it; by default that of before, or English.
+        language: of the stems, as `Analyzer` takes it; by default that of before, or of the texts.
 
     Raises:
         UserError: there is no such language, or the dataset has other documents.
     """
     path, manifest = store.folder.parent / BM25, store.manifest
     words = Bm25.open(path, store.docids)
-    language = language or (words.language if words else "english")
+    language = language or (words.language if words else "")
     digest = json_sha256([manifest.docids, manifest.texts])
     if words is None or (words.digest, words.language) != (digest, language):
         dataset = read()

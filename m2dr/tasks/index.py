@@ -99,7 +99,9 @@ def encode_corpus(
     wanted = request.exits and not checkpoint.ends_fitted(model)
     job, dataset, stores = encode_stores(request, model, card, layers, wanted)
     if job.exits:
-        fit_encoded(replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1])
+        fit_encoded(
+            replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1], request.language
+        )
     return stores
 
 

@@ -603,7 +603,7 @@ def bm25(request: requests.Bm25Request) -> Bm25Report:
     dataset = open_corpus(request.corpus)
     queries = read_topics(request.topics) if request.topics else dataset.queries(request.split)
     with progress("Reading words", dataset.document_count, "documents") as advance:
-        index = Bm25.of(dataset.documents(), advance, request.language or "english")
+        index = Bm25.of(dataset.documents(), advance, request.language)
     rankings: dict[str, Ranking] = {}
     with progress("Searching", len(queries), "queries") as advance:
         for query in queries:

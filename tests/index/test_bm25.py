@@ -137,6 +137,14 @@ def test_a_ranking_holds_the_best_that_share_a_word(
     assert list(zip(ranking.scores, ranking.docids, strict=True)) == expected
 
 
+def test_a_language_is_that_of_the_texts() -> None:
+    german = "der Hund und die Häuser, das ist nicht auch mit der Katze"
+
+    assert bm25(german).language == "german"
+    assert bm25(german).scores("haus").tolist()[0] > 0
+    assert Bm25.of([Document("d", german)], language="none").scores("haus").tolist() == [0]
+
+
 def test_a_dropped_document_makes_room_for_the_next() -> None:
     index = bm25("cat", "cat cat dog", "cat dog tree", "dog")
 
