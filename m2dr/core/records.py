@@ -306,9 +306,7 @@ class ModelCard:
         if cut.layer > self.layers:
             raise UserError(f"Layer {cut.layer} was asked for; this encoder has {self.layers}.")
         if cut.dim > self.width:
-            raise UserError(
-                f"Dim {cut.dim} was asked for; an embedding of this encoder has {self.width}."
-            )
+            raise UserError(f"Dim {cut.dim} was asked for; this encoder has {self.width}.")
         return cut
 
 

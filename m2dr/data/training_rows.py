@@ -328,9 +328,7 @@ class Groups:
             self.short = sum(len(self._others(query)) < self._wanted for query in self._queries)
         most = max(len(self.barred[query.id]) for query in self._queries)
         if (left := dataset.document_count - most) < self._wanted:
-            raise UserError(
-                f"{self._wanted} negatives were asked for; {left} documents do not answer."
-            )
+            raise UserError(f"{self._wanted} negatives were asked for; {left} documents are left.")
 
     def __len__(self) -> int:
         return len(self._queries)

@@ -362,9 +362,7 @@ def _by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, float]]:
     for one in judgements:
         level = max(one.relevance, -1)
         if level > _HIGHEST:
-            raise UserError(
-                f"{one} is no degree of relevance; check the columns of the judgements."
-            )
+            raise UserError(f"{one} has no degree of relevance.")
         known = judged.setdefault(one.query_id, {}).setdefault(one.document_id, level)
         if known != level:
             raise UserError(f"{one} contradicts another one, of relevance {known}.")

@@ -72,9 +72,7 @@ def read_run(path: Path) -> Run:
     except FileNotFoundError:
         raise UserError(f"There is no run file {path}.") from None
     except Exception as error:  # whatever gzip raises for damaged bytes
-        raise UserError(
-            f"{path}, line {number}: {error}. A line of a run file is: {_COLUMNS}."
-        ) from error
+        raise UserError(f"{path}, line {number}: {error}, in place of {_COLUMNS}.") from error
     counts_up = all(list(values) == [*range(1, len(values) + 1)] for values in scores.values())
     if len(line.split(None, 3)) == 3 and counts_up:
         scores = {query: array("f", (-rank for rank in ranks)) for query, ranks in scores.items()}

@@ -11,7 +11,7 @@ from math import fsum
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.records import SentencePair
 
 Floats = NDArray[np.float64]
@@ -53,10 +53,7 @@ def gold_scores(pairs: Sequence[SentencePair], name: str) -> Floats:
     """
     gold = np.array([pair.score for pair in pairs], dtype=np.float64)
     if len(gold) < 2 or _is_constant(gold):
-        raise UserError(
-            f"A correlation needs different scores, and {name} holds {counted(len(gold), 'pairs')} "
-            f"of the scores {sorted(set(gold.tolist()))}."
-        )
+        raise UserError(f"A correlation needs different scores; {name} has {gold[:3].tolist()}.")
     return gold
 
 

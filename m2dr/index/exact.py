@@ -460,10 +460,7 @@ def _flipped(bits: Any) -> Any:
 
 
 def _not_a_number() -> UserError:
-    return UserError(
-        "A score is not a number: a product of two vectors is beyond float32, or a file of vectors "
-        "is damaged."
-    )
+    return UserError("A score is not a number: a file of vectors is damaged, or beyond float32.")
 
 
 @contextmanager

@@ -24,9 +24,7 @@ def open_pyserini(folder: Path) -> Any:  # an index of FAISS
         if index.ntotal:
             index.reconstruct(0)  # asked for many at once, an index that cannot ends the process
     except RuntimeError as error:
-        raise UserError(
-            f"{path} cannot be read, or does not give its vectors back ({reason_of(error)})."
-        ) from error
+        raise UserError(f"{path} does not give its vectors back: {reason_of(error)}.") from error
     if not index.ntotal:
         raise UserError(f"{path} holds no vectors.")
     return index

@@ -243,9 +243,7 @@ class StorePlan:
             hint = nearest(self.dtype, get_args(Dtype))
             raise UserError(f"Vectors cannot be stored as {self.dtype!r}. {hint}")
         if self.layer < 0 or min(self.width, self.shard_rows) < 1:
-            raise UserError(
-                f"{self.layer}, {self.width} and {self.shard_rows} are no sizes of a store."
-            )
+            raise UserError(f"A store has no layer {self.layer} or width {self.width}.")
 
     def refuse_other(self, other: "StorePlan", folder: Path, ignored: Iterable[str] = ()) -> None:
         """Refuse to mix the vectors in `folder`, of this plan, with those of another plan.
@@ -262,9 +260,7 @@ class StorePlan:
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in sorted(names)}
         pairs |= self.label.differences(other.label)
         if words := [f"{name} {a!r}, not {b!r}" for name, (a, b) in pairs.items() if a != b]:
-            raise UserError(
-                f"{folder} holds a store with {', '.join(words)}; --overwrite encodes it anew."
-            )
+            raise UserError(f"{folder} has {', '.join(words)}; --overwrite encodes it anew.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -223,9 +223,7 @@ def refuse_own_code(path: Path, table: Mapping[str, Any], classes: Collection[st
     """
     auto_map: Mapping[str, object] = table.get("auto_map") or {}
     for name in sorted(auto_map.keys() & set(classes)):
-        raise UserError(
-            f"{path} asks for code of its own (auto_map, {name}: {auto_map[name]}), never run here."
-        )
+        raise UserError(f"{path} asks for code of its own, never run here: auto_map, {name}.")
 
 
 def attend(config: "PretrainedConfig", attention: Attention | None) -> "PretrainedConfig":

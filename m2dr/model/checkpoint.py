@@ -108,9 +108,7 @@ def read_card(
     card, sizes = read_card_file(path), read_sizes(folder)
     here = sizes.layers, embedding_width(folder, sizes, card.pooling)
     if (card.layers, card.width) != here:
-        raise UserError(
-            f"{path} says {card.layers} layers, {card.width} dims; its files say {here}."
-        )
+        raise UserError(f"{path} says {card.layers} and {card.width}, and its files {here}.")
     longest = max(card.query_length, card.document_length)
     if longest > sizes.tokens:
         raise UserError(f"{path} has texts of {longest} tokens; its encoder reads {sizes.tokens}.")
@@ -118,9 +116,7 @@ def read_card(
         if not (folder / file).exists():
             raise UserError(f"{folder} lacks {file}, and {hub.CARD} says that the model has it.")
     if fingerprint(folder, card) != card.fingerprint:
-        raise UserError(
-            f"Files in {folder} were changed: their fingerprint is not that of {hub.CARD}."
-        )
+        raise UserError(f"Files in {folder} were changed: {hub.CARD} has another fingerprint.")
     return card
 
 

@@ -80,10 +80,7 @@ def refuse_unready(card: ModelCard, cut: Cut, model: str, exits: Path | None) ->
     if exits is not None and cut.layer < card.layers:
         return
     if not is_ready(cut, card.cuts):
-        ready = ", ".join(map(str, card.cuts)) or "none"
-        raise UserError(
-            f"{cut} of {model} was neither fitted nor trained, as {ready} were; --force exports it."
-        )
+        raise UserError(f"{cut} of {model} was neither fitted nor trained; --force exports it.")
 
 
 def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
@@ -212,9 +209,7 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
         both = zip(vectors, expected, strict=True)
         lowest = min(float((mine * theirs).sum(1).min()) for mine, theirs in both)
         if not lowest >= LEAST_COSINE:
-            raise UserError(
-                f"The {runtime} graph of {cut.cut} is {lowest:.5f} like torch, by cosine."
-            )
+            raise UserError(f"The {runtime} graph of {cut.cut} is not like torch: {lowest:.5f}.")
         record = replace(record, lowest_cosine=lowest)
         fitted = cut.encoder.fitted
         if fitted is not None and fitted.words is not None:

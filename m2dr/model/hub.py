@@ -145,10 +145,7 @@ def _checked(folder: Path) -> Path:
         UserError: it does not.
     """
     if (folder / CARD_FILE).exists():
-        raise UserError(
-            f"{folder} holds vectors that somebody else made, and no model to encode a text: "
-            "queries of layer 0 search them, or --query-vectors."
-        )
+        raise UserError(f"{folder} has vectors and no model; take layer 0 or --query-vectors.")
     if is_half_written(folder):
         raise UserError(f"{folder} holds an incomplete model; repeat the command that wrote it.")
     if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():

@@ -87,10 +87,7 @@ def card_of_folder(name: str, folder: Path, revision: str) -> ModelCard:
         for names in (["query"], ["document", "passage", "corpus"])
     )
     if not whole_text and (query or document):
-        raise UserError(
-            f"The Pooling of {folder} leaves the tokens of a prompt out (include_prompt = false), "
-            "which m2dr does not."
-        )
+        raise UserError(f"The Pooling of {folder} has include_prompt = false, which is not run.")
     width = embedding_width(folder, sizes, pooling)
     query_length, document_length = _lengths(folder, sizes)
     return ModelCard(
@@ -138,10 +135,7 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
     odd = [key for key in table if key not in {*POOLING_FLAGS, *POOLING_KEYS}]
     strange = [mode for mode in modes if LAST.get(mode, mode) not in get_args(Pooling)] + odd
     if strange:
-        raise UserError(
-            f"{path} asks for the pooling {quoted(strange[0])}, which m2dr does not run; it runs "
-            f"{', '.join(get_args(Pooling))}."
-        )
+        raise UserError(f"{path} asks for {quoted(strange[0])}, not one of {get_args(Pooling)}.")
     return "+".join(LAST.get(mode, str(mode)) for mode in modes), table.get("include_prompt", True)
 
 
@@ -151,10 +145,8 @@ def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
     default: Similarity = "cosine" if hub.listed_modules(folder) else "dot"
     known: dict[object, Similarity] = {None: default, "cosine": "cosine", "dot": "dot"}
     if kind != "SentenceTransformer" or named not in known:
-        raise UserError(
-            f"{folder} holds a {str(kind)[:60]} with the similarity {quoted(named)}; m2dr opens "
-            "models that give one vector per text, compared by cosine or dot."
-        )
+        what = f"{str(kind)[:60]} with the similarity {quoted(named)}"
+        raise UserError(f"{folder} is a {what}, not one vector per text with cosine or dot.")
     return known[named]
 
 

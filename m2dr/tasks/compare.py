@@ -191,7 +191,5 @@ def _require_same(wanted: Sequence[str], given: Sequence[str], where: str) -> No
     here, there = set(wanted), set(given)
     if here != there:
         first = min(here ^ there)
-        raise UserError(
-            f"{where} is of other queries: it lacks {len(here - there)} of {len(here)}, and has "
-            f"{len(there - here)} others, such as {first}."
-        )
+        lacks = f"it lacks {len(here - there)} and has {len(there - here)} others"
+        raise UserError(f"{where} is of other queries, such as {first}: {lacks}.")

@@ -134,10 +134,8 @@ def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
     """
     if dataset.files and not CorpusDigest.of(dataset).is_of(held):
         file = dataset.files[0]
-        raise UserError(
-            f"{home} holds other documents than {file}: m2dr index corpus encodes what has "
-            f"changed, and --corpus NAME={file} has indexes of its own."
-        )
+        told = "m2dr index corpus encodes what has changed"
+        raise UserError(f"{home} holds other documents than {file}: {told}.")
 
 
 def open_words(store: Store, read: Callable[[], Dataset], language: str = "") -> Bm25:

@@ -373,16 +373,12 @@ def _sync(
     """
     new, before = new_home(home), _finished(home)
     if any(store.manifest.runtime == IMPORTED for store in before):
-        raise UserError(
-            f"{home} holds imported vectors, of documents that have changed; import them again."
-        )
+        raise UserError(f"{home} holds vectors of documents that changed; import them again.")
     sources = [rows.sources(store) for store in before]
     absent = np.any([each < 0 for each in sources], axis=0)
     held, label = before[-1].manifest.label.source, job.stores[0][1].label
     if held != label.source and absent.mean() > OTHER:
-        raise UserError(
-            f"{home} holds the documents of {held}; --corpus NAME={job.corpus}, or --overwrite."
-        )
+        raise UserError(f"{home} is of {held}; give --corpus NAME={job.corpus} or --overwrite.")
     new.mkdir(exist_ok=True)
     (new / SYNCING).touch()
     for store, each in zip(before, sources, strict=True):

@@ -91,10 +91,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
         store.manifest.runtime,
     )
     if not CorpusDigest.of(dataset).is_of(store.manifest):
-        raise UserError(
-            f"The documents of {request.corpus} are not those that {folder} holds; "
-            "m2dr index corpus encodes what has changed."
-        )
+        raise UserError(f"{folder} holds other documents than {request.corpus}; index it again.")
     return exits, _fit(job, dataset, store, exits, request.language)
 
 

@@ -115,10 +115,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     layer = card.layers if request.layer is None else request.layer
     card.check(Cut(layer, 1))
     if vectors.width > card.width:
-        raise UserError(
-            f"The vectors of {vectors.path} have {vectors.width} dims, and those of the model "
-            f"{card.width}."
-        )
+        raise UserError(f"{vectors.path} has {vectors.width} dims, and the model {card.width}.")
     dims = sorted(set(request.dims)) or [vectors.width]
     for dim in dims:
         if dim > vectors.width:

@@ -198,9 +198,7 @@ def push_indexes(request: PushRequest) -> PushReport:
     corpus = open_corpus(request.corpus).name
     layers = request.layers or manifest.stored_layers(request.root, corpus, card.fingerprint)
     if not layers:
-        raise UserError(
-            f"{request.root}/ has no store of {corpus} by {card.fingerprint[: manifest.DIGITS]}."
-        )
+        raise UserError(f"{request.root}/ has no store of {corpus} by the model.")
     folders = [
         manifest.store_folder(request.root, corpus, card.fingerprint, layer) for layer in layers
     ]
@@ -217,9 +215,7 @@ def push_indexes(request: PushRequest) -> PushReport:
                 way, again = request.engine, request.overwrite
                 sent.append(push(store, dim, server, way, overwrite=again, progress=advance))
     except KeyboardInterrupt:
-        raise Interrupted(
-            "Pushing stopped; the same command without --overwrite goes on from there."
-        ) from None
+        raise Interrupted("Pushing stopped; without --overwrite it goes on from there.") from None
     finally:
         server.close()
     return PushReport(tuple(sent), time.monotonic() - begun)

@@ -139,10 +139,7 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     built = built_dims(folder)
     dim = request.dim or max(built, default=card.width)
     if dim not in built:
-        raise UserError(
-            f"There is no index of {dataset.name} by {model} at layer {searched} and dim {dim} in "
-            f"{request.root}/; built are dims {list(built)}."
-        )
+        raise UserError(f"{folder} has no index at dim {dim}; built are dims {list(built)}.")
     index, store, cut = open_index(index_folder(folder, dim)), open_store(folder), Cut(layer, dim)
     index.accept(label_of(card, model), cut)
     rows_of = _rows(store.docids, known)

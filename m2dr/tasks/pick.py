@@ -132,9 +132,7 @@ def pick_cut(request: PickRequest) -> Choice:
     if request.quality is not None:
         floor = request.quality * values[whole]
         if values[whole] <= 0:
-            raise UserError(
-                f"{measure} at {whole} is {values[whole]:g}; give --at-least in place of a share."
-            )
+            raise UserError(f"{measure} at {whole} is {values[whole]:g}; give --at-least.")
     if not (folder / COSTS).exists():
         raise UserError(f"{grid.model} has no costs; evaluate retrieval --costs measures them.")
     costs = read_costs(folder)

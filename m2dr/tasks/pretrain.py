@@ -118,9 +118,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     _check(settings)
     encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
     if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(settings.backbone):
-        raise UserError(
-            f"{settings.backbone} is causal or has no mask, so masks are not predicted."
-        )
+        raise UserError(f"{settings.backbone} predicts no masks: it is causal or has none.")
     decoder, _ = checkpoint.load(settings.backbone, 1, device)
     mlm.remove_word_embeddings(decoder)
     head, pretrained = mlm.masked_head(settings.backbone)

@@ -181,10 +181,7 @@ def check_cut(resolved: ResolvedIndex) -> None:
     """
     request, card = resolved.request, resolved.card
     if request.query_vectors and resolved.query_layer != card.layers:
-        raise UserError(
-            f"--query-vectors stand for layer {card.layers}, and layer {resolved.query_layer} was "
-            "asked for."
-        )
+        raise UserError(f"--query-vectors stand for layer {card.layers}; leave --query-layer out.")
     own = request.exits == "model" or request.document_layer not in (None, card.layers)
     if request.query_layer == 0 < card.lowest_layer and not own and not resolved.exits:
         raise UserError(
@@ -279,10 +276,7 @@ def store_of(resolved: ResolvedIndex) -> Path:
         open_store(folder)  # raises, with how far it is and how to go on
     if not layers or (request.document_layer is not None and layer not in layers):
         there = ", ".join(map(str, layers)) or "none"
-        raise UserError(
-            f"There is no index of {resolved.corpus} by model {resolved.card.fingerprint[:DIGITS]} "
-            f"at layer {layer} in {resolved.home.parent}; layers that are there: {there}."
-        )
+        raise UserError(f"{resolved.home} has no index at layer {layer}; layers: {there}.")
     return folder if layer in layers else resolved.home / f"layer-{max(layers):02d}"
 
 
@@ -307,9 +301,7 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
         raise UserError(f"There is no engine {request.engine!r}. {nearest(request.engine, names)}")
     there = ", ".join(f"{index.dim} ({index.engine})" for index in built) or "none"
     wanted = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
-    raise UserError(
-        f"{wanted} holds no finished index; there are dims {there}. --engine {EXACT} needs none."
-    )
+    raise UserError(f"{wanted} holds no finished index; dims: {there}. --engine exact needs none.")
 
 
 def _open_collection(resolved: ResolvedIndex) -> Searchable:
@@ -322,10 +314,7 @@ def _open_collection(resolved: ResolvedIndex) -> Searchable:
     store = resolved.home / f"layer-{layer:02d}"
     if (store / STORE).exists() and StoreManifest.read(store).digest != opened.manifest.store:
         opened.close()
-        raise UserError(
-            f"The collection {opened.manifest.name} of {opened.server.where} does not hold what "
-            f"{store} holds; push it again with --overwrite."
-        )
+        raise UserError(f"{opened.manifest.name} is not {store}; push it again with --overwrite.")
     return opened
 
 
@@ -934,9 +923,7 @@ class Index:
         """Return the request of what is changed."""
         request = self.resolved.request
         if request.index:
-            raise UserError(
-                f"{request.index} was opened by its folder; change it by its corpus and model."
-            )
+            raise UserError(f"{request.index} was opened by its folder; open it by its corpus.")
         return requests.IndexRequest(
             request.corpus, self.resolved.model, root=request.root, device=request.device,
             dtype=request.dtype,
@@ -1019,9 +1006,7 @@ def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path
         path = folder / CORPUS
         if path.exists() and sha256_of(path) != digest:
             if name and not overwrite:
-                raise UserError(
-                    f"{folder} holds other documents; give another name or overwrite=True."
-                )
+                raise UserError(f"{folder} has other documents; give a name or overwrite=True.")
             for index in [each for each in list_folder(folder) if layer_folders(each)]:
                 shutil.rmtree(index)
         folder.mkdir(exist_ok=True)

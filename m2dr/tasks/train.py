@@ -195,18 +195,14 @@ def run(
                 trainer.train(resume_from_checkpoint=str(found) if found else None)
                 trainer.assemble()
         except KeyboardInterrupt:
-            raise Interrupted(
-                f"Training stopped at step {trainer.state.global_step} of {plan.steps}; --resume "
-                "goes on."
-            ) from None
+            step = trainer.state.global_step
+            raise Interrupted(f"Training stopped at step {step}; --resume goes on.") from None
         except RuntimeError as error:
             words = ("closed by peer", "reset by peer", "gloo", "nccl", "timed out")
             if processes == 1 or not any(word in str(error).lower() for word in words):
                 raise
-            raise Interrupted(
-                f"Another process of this training was lost at step {trainer.state.global_step}; "
-                "--resume goes on."
-            ) from error
+            step = trainer.state.global_step
+            raise Interrupted(f"A process was lost at step {step}; --resume goes on.") from error
     trainer.accelerator.wait_for_everyone()
     card = setup.encoder.card
     if is_main_process():

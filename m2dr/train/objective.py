@@ -201,11 +201,8 @@ def _summed(values: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
 def not_a_number(parts: Mapping[str, Tensor]) -> UserError:
     """Return the error for a loss, some of whose parts are not numbers."""
     broken = [name for name, part in parts.items() if not torch.isfinite(part)]
-    return UserError(
-        f"The loss is not a number: its part {', '.join(broken) or 'total'} is "
-        f"{', '.join(f'{float(parts[name]):g}' for name in broken) or 'too large'}. Lower "
-        "learning_rate, or raise temperature, and begin again with --overwrite."
-    )
+    which = ", ".join(broken) or "total"
+    return UserError(f"The loss is not a number in its part {which}; lower learning_rate.")
 
 
 @dataclass(frozen=True)
