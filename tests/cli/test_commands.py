@@ -49,7 +49,7 @@ def indexed(
         (["train", "--resume"], "was never begun"),
         (["index", "corpus", "--layer", "9"], "Layer 9 was asked for; this encoder has 4"),
         (["index", "corpus", "--engine", "flatt"], "Did you mean flat?"),
-        (["search", "read"], "There is no index of tiny by"),
+        (["search", "read"], "has no index at layer 4"),
         (["search", " "], "Nothing to search for"),
         (["search", "--topics", "t.tsv"], "give both"),
         (["evaluate", "retrieval", "--corpus", "CORPUS", "--split", "tets"], "tets"),

@@ -105,7 +105,7 @@ def test_where_the_querys_own_document_is_dropped_it_is_no_negative_either() -> 
     drawn = Groups(arguana, "train", negatives=1, source="random", seed=13)[0].negatives
 
     assert ids(drawn) == ["d2"]
-    with pytest.raises(UserError, match="1 documents do not answer"):
+    with pytest.raises(UserError, match="1 documents are left"):
         Groups(arguana, "train", negatives=2, source="random", seed=13)
     assert len(Groups(other, "train", negatives=2, source="random", seed=13)[0].negatives) == 2
 

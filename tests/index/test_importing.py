@@ -23,5 +23,5 @@ def test_a_pyserini_folder_gives_its_vectors(tmp_path: Path, vectors: Floats, re
 
     np.testing.assert_array_equal(found.finite(found.of(["d9", "d3"], "")), vectors[[9, 3]])
     (tmp_path / "index").write_bytes(b"IxFI")
-    with pytest.raises(UserError, match="index cannot be read, or does not give"):
+    with pytest.raises(UserError, match="index does not give its vectors back"):
         vectors_of(tmp_path)

@@ -38,7 +38,7 @@ def test_a_file_of_the_same_name_is_another_corpus(tiny_backbone: Path, tmp_path
     assert f"holds other documents than {other}" in told
     code, told = index(other)
     assert code == 2
-    assert f"holds the documents of {one}, and {other} has others" in told
+    assert f"is of {one}; give --corpus NAME={other}" in told
     assert index(f"mine={other}")[0] == 0
 
     assert search(one)[0] == 0

@@ -156,7 +156,7 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
         Searcher(replace(search_of(request), exits="index"))
     record.write_text(whole)
     change(record, fingerprint="0" * 64)
-    with pytest.raises(UserError, match="by model 000000000000"):
+    with pytest.raises(UserError, match="of model 000000000000"):
         checkpoint.load(request.model, exits=folder)
     record.write_text(whole)
     change(Path(request.model) / "m2dr.json", document_prefix="the file ")

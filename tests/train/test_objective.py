@@ -122,5 +122,5 @@ def test_a_loss_that_is_no_number_names_the_part_that_is_none(value: float) -> N
     broken = sides.queries.detach().clone()
     broken[1] = value
 
-    with pytest.raises(UserError, match="not a number: its part layer-02/contrastive"):
+    with pytest.raises(UserError, match="not a number in its part layer-02/contrastive"):
         objective(asked, replace(sides, queries=broken))
