@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "width": ("2_Dense", {"in_features": 31}, "takes 31 dims, and is given 32"),
     "unknown key": ("2_Dense", {"gate": 1}, "has gate = 1, which m2dr does not run"),
     "similarity": ("", {"similarity_fn_name": "euclidean"}, "similarity 'euclidean'"),
-    "kind of model": ("", {"model_type": "SparseEncoder"}, "holds a SparseEncoder"),
+    "kind of model": ("", {"model_type": "SparseEncoder"}, "is a SparseEncoder"),
     "chat": ("bert", {"modality_config": {"message": {}}}, "modality_config"),
     "task": ("bert", {"transformer_task": "fill-mask"}, "'transformer_task': 'fill-mask'"),
     "unknown": ("bert", {"shout": True}, "'shout': True"),
