@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from m2dr.model.static import open_static
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from world import WORDS, make_model
@@ -22,7 +23,6 @@ from m2dr.index.exit_files import fitting_exits
 from m2dr.model import checkpoint
 from m2dr.model.export import write_table
 from m2dr.model.hub import EXITS, STATIC
-from m2dr.model.static import open_static
 from m2dr.tasks import encode_corpus
 from m2dr.tasks import fit_index as indexing
 from m2dr.tasks.encoder import embed_texts
