@@ -109,9 +109,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     begun = time.monotonic()
     source = _Source.of(request)
     vectors, dataset = source.vectors, source.dataset
-    card, rotation = (
-        (read_card(request.model), None) if request.model else _card_of(request, source)
-    )
+    card, rotation = _card_of(request, source)
     layer = card.layers if request.layer is None else request.layer
     card.check(Cut(layer, 1))
     if vectors.width > card.width:
@@ -187,10 +185,12 @@ def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
 
 
 def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Floats | None]:
-    """Return the card of vectors that somebody else made, and their rotation, if any.
+    """Return the card of the model, or of vectors without one, and their rotation, if any.
 
-    They count as the one layer of an encoder that nobody has; layer 0 is the words.
+    Those count as the one layer of an encoder that nobody has; layer 0 is the words.
     """
+    if request.model:
+        return read_card(request.model), None
     from m2dr.train.linear_fit import fit_rotation
 
     digest, rows = hashlib.sha256(), source.rows
@@ -230,9 +230,7 @@ def neighbours_kept(vectors: Floats, dim: int, similarity: Similarity) -> float:
         scores = points @ points.T
         np.fill_diagonal(scores, -np.inf)
         nearest.append(np.argsort(-scores, axis=1, kind="stable")[:, :NEIGHBOURS])
-    pairs = zip(*(each.tolist() for each in nearest), strict=True)
-    shares = [len(set(full) & set(short)) / len(full) for full, short in pairs]
-    return float(np.mean(shares))
+    return float(np.mean([np.isin(*pair).mean() for pair in zip(*nearest, strict=True)]))
 
 
 def _begin_home(home: Path, card: ModelCard, rotation: Floats | None) -> None:
