@@ -237,8 +237,8 @@ def blended(words: Scores, scores: Scores, rows: Rows, weight: float) -> tuple[R
     known = words > 0
     if rows.size:
         low, high = scores.min(), scores.max()
-        scaled = (scores - low) / (high - low) if high > low else np.ones_like(scores)
-        total[rows] += np.float32(1 - weight) * scaled
+        if high > low:  # else the vector, perhaps of unknown words, tells no document from another
+            total[rows] += np.float32(1 - weight) * (scores - low) / (high - low)
         known[rows] = True
     found = np.flatnonzero(known)
     return found, total[found]
