@@ -1,13 +1,13 @@
 """Queries that run no layer on several collections: words, BM25, both, and the full model.
 
-    python benchmarks/words.py --work WORK [--model minilm] CORPUS[@SPLIT] … > benchmarks/words_HOST.md
+    python benchmarks/words.py --work WORK [--model minilm] CORPUS[@SPLIT] … > benchmarks/words.md
 
 A CORPUS is a data set's name or folder, or a file of pairs (JSONL with query, document and their
-ids), of which --every K takes every K-th row, the documents of all and 500 of the queries. Documents and
-queries are encoded by the model once, into WORK, where vectors that are there already stay as they
-are; what searches them then is `m2dr index import` and `m2dr evaluate retrieval --query-vectors`,
-without the model. The interval is that of the difference of words and the full model, by a paired
-bootstrap over queries.
+ids), of which --every K takes every K-th row: all of its documents, and 500 of its queries. The
+model encodes documents and queries once, into WORK, where vectors that are there already stay. What
+searches them then is `m2dr index import` and `m2dr evaluate retrieval --query-vectors`, without the
+model. The interval is that of the difference of words and the full model, by a paired bootstrap
+over queries.
 """
 
 import argparse
@@ -97,11 +97,10 @@ def measured(corpus: str, split: str, args: argparse.Namespace, tag: str) -> Ite
             "--rotate", "no", "--dims", dims, "--name", tag)  # fmt: skip
     seconds = time.monotonic() - begun
     size = next(root.rglob("words.safetensors")).stat().st_size / 1e6
-    yield (
-        f"\n## {dataset.name}, {split}: {dataset.document_count:,} documents\n\n"
-        f"Imported and fitted in {seconds:.0f} s; words.safetensors {size:.0f} MB.\n\n"
-        f"| queries | {' | '.join(dims.split(','))} | with BM25 | mixed |\n|---|{'---|' * (dims.count(',') + 3)}"
-    )
+    columns = [*dims.split(","), "with BM25", "mixed"]
+    yield f"\n## {dataset.name}, {split}: {dataset.document_count:,} documents\n"
+    yield f"Imported and fitted in {seconds:.0f} s; words.safetensors {size:.0f} MB.\n"
+    yield f"| queries | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}"
     found = {}
     for way, options in WAYS.items():
         run("evaluate", "retrieval", "--corpus", corpus, "--split", split, "--root", str(root),
