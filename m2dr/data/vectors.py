@@ -71,10 +71,8 @@ class Vectors:
             name = self.ids[row]
             raise UserError(f"{self.path} has the id {name!r} in rows {row} and {rows[name]}.")
         if lacking := [name for name in names if name not in rows]:
-            raise UserError(
-                f"{self.path} has no vector of {lacking[0]!r}, and lacks {len(lacking):,} of "
-                f"{counted(len(names), what, ',')} in all."
-            )
+            share = f"{len(lacking):,} of {counted(len(names), what, ',')}"
+            raise UserError(f"{self.path} has no vector of {lacking[0]!r}, and lacks {share}.")
         if exactly and self.count > len(names):
             other = min(rows.keys() - set(names))
             raise UserError(f"{self.path} has a vector of {other!r}, which is none of the {what}.")
@@ -116,10 +114,8 @@ def open_vectors(path: Path, ids: Path | None = None) -> Vectors:
     else:
         raise UserError(f"{path} is no .npy, .npz, .jsonl or .parquet file of vectors.")
     if matrix.ndim != 2 or matrix.dtype.kind != "f" or 0 in matrix.shape:
-        raise UserError(
-            f"{path} holds {matrix.dtype} of shape {list(matrix.shape)}, and vectors are floats "
-            "of shape [vectors, dims]."
-        )
+        shape = f"{matrix.dtype} of shape {list(matrix.shape)}"
+        raise UserError(f"{path} holds {shape}, not floats of shape [vectors, dims].")
     count, width = matrix.shape
     return Vectors(path, count, width, matrix.__getitem__, read_ids(ids) if ids else names)
 

@@ -111,10 +111,8 @@ class Encoder(nn.Module):
             self.transformer.activation_checkpointing_disable()  # type: ignore[no-untyped-call]  # transformers does not annotate it
             return
         if not self.transformer.supports_gradient_checkpointing:
-            raise UserError(
-                f"Gradient checkpointing was asked for; transformers has none for a backbone of "
-                f"type {self.transformer.config.model_type}. Leave it out, or take smaller batches."
-            )
+            kind = self.transformer.config.model_type
+            raise UserError(f"transformers has no gradient checkpointing for type {kind}.")
         self.transformer.activation_checkpointing_enable({"use_reentrant": False})
         # Only reentrant checkpointing needs it; it would ask for gradients of frozen embeddings.
         self.transformer.disable_input_require_grads()  # type: ignore[no-untyped-call]  # nor this

@@ -153,10 +153,8 @@ def load_heads(encoder: "Encoder", folder: Path) -> None:
     width = encoder.pooled_width
     for layer, head in heads.items():
         if head.shape != (width, width):
-            raise UserError(
-                f"The exit head of layer {layer} in {folder / HEADS} is {list(head.shape)}; "
-                f"vectors of this encoder have {width} dims. Copy the model again."
-            )
+            shape = f"is {list(head.shape)}, and vectors have {width} dims"
+            raise UserError(f"The head of layer {layer} in {folder / HEADS} {shape}.")
     encoder.add_exit_heads(list(heads))
     state = {f"{layer}{_SUFFIX}": head for layer, head in heads.items()}
     encoder.exit_heads.load_state_dict(state)
@@ -213,9 +211,6 @@ def load_exits(encoder: "Encoder", folder: Path) -> None:
     shape = encoder.card.width, encoder.pooled_width
     others = [weight for weight, _ in tensors.values() if weight.shape != shape]
     if others or words.width != encoder.card.width:
-        raise UserError(
-            f"The fitted exits in {folder} are of another model: their shapes are not those that "
-            "belong to its layers."
-        )
+        raise UserError(f"The fitted exits in {folder} are of another model, by their shapes.")
     heads = {layer: linear(*tensors[layer]) for layer in kept}
     encoder.fitted = FittedExits(heads, words).to(encoder.device)

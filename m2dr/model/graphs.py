@@ -225,10 +225,8 @@ def write_graph_files(
         raise
     except Exception as error:  # exporters raise many classes of errors
         kind = encoder.transformer.config.model_type
-        raise UserError(
-            f"This {kind} encoder cannot be written as a graph for {runtime} "
-            f"({error_summary(error)})."
-        ) from error
+        reason = error_summary(error)
+        raise UserError(f"A {kind} encoder has no graph for {runtime}: {reason}.") from error
 
 
 def _graph_folder(
@@ -360,10 +358,7 @@ class OpenvinoBatches:
         self._at_once = threads + 1  # one waits, so that no thread does
         used = self._compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         if used != _PRECISIONS[dtype]:
-            raise UserError(
-                f"--dtype {dtype} was asked for, and OpenVINO multiplies in {used} on this "
-                "processor."
-            )
+            raise UserError(f"--dtype {dtype} was asked for, and OpenVINO takes {used} here.")
 
     def run(self, batches: Iterable[IdsAndMask]) -> Iterator[tuple[IdsAndMask, Floats]]:
         """Yield each batch, [B, T] twice, with the output of the graph; the next ones run then."""
@@ -490,10 +485,7 @@ class DocumentSource:
         cosine = float(((vectors * expected).sum(axis=-1) / norms).min())
         if not cosine >= LEAST_COSINE:
             shutil.rmtree(folder, ignore_errors=True)
-            raise UserError(
-                f"OpenVINO gives other vectors than torch with {self.model} (cosine {cosine:.4f}). "
-                "Use --runtime torch."
-            )
+            raise UserError(f"OpenVINO is not like torch (cosine {cosine:.4f}): --runtime torch.")
         return graph, tokenizer
 
 

@@ -488,7 +488,5 @@ def _encode(
                 done.append(shard)  # noqa: PERF402  # what is written is shown meanwhile
     except KeyboardInterrupt:
         left = sum(job.rows_of(number) for number in missing if job.lacks(number))
-        raise Interrupted(
-            f"Encoding stopped after {job.documents - left} of "
-            f"{counted(job.documents, 'documents')}; the same command goes on from there."
-        ) from None
+        done = f"after {job.documents - left} of {counted(job.documents, 'documents')}"
+        raise Interrupted(f"Encoding stopped {done}; the same command goes on.") from None

@@ -296,8 +296,6 @@ def _try(
     for document, row, apart in zip(documents, rows[chosen], far, strict=True):
         if apart > ALIKE:
             raise UserError(
-                f"Document {document.id!r} encoded by {request.model} at layer {layer} lies "
-                f"{apart:.2f} times as far from row {row} of {vectors.path} as one document from "
-                "another. Name the model and layer that made the vectors, or believe the names "
-                "with --sample 0."
+                f"Document {document.id!r} by {request.model} at layer {layer} lies {apart:.2f} "
+                f"times as far from row {row} as from others; name their model, or --sample 0."
             )

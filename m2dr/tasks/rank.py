@@ -357,10 +357,8 @@ def measure_grid(
             files[pair].write(part)
             known[pair] = part
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"Measuring stopped after {len(known)} of {counted(len(files), 'layers')}; the same "
-            "command goes on from there."
-        ) from None
+        done = f"after {len(known)} of {counted(len(files), 'layers')}"
+        raise Interrupted(f"Measuring stopped {done}; the same command goes on.") from None
     parts = [known[pair] for pair in files]
     scores = join_layers(parts)
     first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))

@@ -136,10 +136,7 @@ class ResolvedIndex:
         of_milvus = self.request.index.startswith(MILVUS)
         if of_milvus or self.request.document_layer not in (None, last):
             if asked == "index":
-                raise UserError(
-                    "--exits index was asked for, and exits are fitted on the documents of an "
-                    f"index on disk of layer {last} alone."
-                )
+                raise UserError(f"--exits index needs an index on disk of layer {last}.")
             return None
         found = fitting_exits(self.home / f"layer-{last:02d}")
         if found is None and asked == "index":
@@ -184,10 +181,7 @@ def check_cut(resolved: ResolvedIndex) -> None:
         raise UserError(f"--query-vectors stand for layer {card.layers}; leave --query-layer out.")
     own = request.exits == "model" or request.document_layer not in (None, card.layers)
     if request.query_layer == 0 < card.lowest_layer and not own and not resolved.exits:
-        raise UserError(
-            f"Layer 0 was asked for, which {resolved.model} does not have, and {resolved.home} has "
-            "no exits of its documents; m2dr index fit makes some."
-        )
+        raise UserError(f"{resolved.home} has no exits for layer 0; m2dr index fit makes some.")
     for layer in (request.query_layer, request.document_layer):
         if not (layer == 0 and resolved.exits):
             cut = Cut(card.layers if layer is None else layer, request.dim or 1)
