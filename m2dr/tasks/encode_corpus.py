@@ -488,5 +488,5 @@ def _encode(
                 done.append(shard)  # noqa: PERF402  # what is written is shown meanwhile
     except KeyboardInterrupt:
         left = sum(job.rows_of(number) for number in missing if job.lacks(number))
-        done = f"after {job.documents - left} of {counted(job.documents, 'documents')}"
-        raise Interrupted(f"Encoding stopped {done}; the same command goes on.") from None
+        stopped = f"after {job.documents - left} of {counted(job.documents, 'documents')}"
+        raise Interrupted(f"Encoding stopped {stopped}; the same command goes on.") from None

@@ -257,5 +257,5 @@ def test_few_documents_get_no_exits(
     told = capsys.readouterr().err
     assert "No exits are fitted, because 9 documents are fewer than" in told
     assert "9 documents in" not in told  # no progress
-    with pytest.raises(UserError, match="Layer 0 was asked for"):
+    with pytest.raises(UserError, match="no exits for layer 0"):
         index.search("open", layer=0)

@@ -177,7 +177,7 @@ def test_a_graph_with_other_vectors_is_refused_and_removed(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graphs, "LEAST_COSINE", 1.1)
-    with pytest.raises(UserError, match=r"other vectors than torch .* \(cosine 1\.0000\)"):
+    with pytest.raises(UserError, match=r"not like torch \(cosine 1\.0000\)"):
         DocumentSource(str(tiny_backbone), 1, "cpu", "fp32", tmp_path).open(OPENVINO)
     assert not list(tmp_path.glob("graphs/*"))
 
