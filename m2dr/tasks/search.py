@@ -1000,7 +1000,7 @@ def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path
         path = folder / CORPUS
         if path.exists() and sha256_of(path) != digest:
             if name and not overwrite:
-                raise UserError(f"{folder} has other documents; give a name or overwrite=True.")
+                raise UserError(f"{folder} holds other documents; name it or overwrite=True.")
             for index in [each for each in list_folder(folder) if layer_folders(each)]:
                 shutil.rmtree(index)
         folder.mkdir(exist_ok=True)
