@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from m2dr.model.static import open_static
 
-from m2dr.core.records import Query
+from m2dr.core.records import Query, Run
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.core.settings import FitSettings
 from m2dr.data.dataset import Dataset
@@ -265,10 +265,12 @@ def quality(place: Place) -> None:
     """Print what each way finds, so that speed is not all that is compared."""
     print(f"\n## {MEASURE}\n\n| way | {MEASURE} x 100 |\n|---|---|")
     evaluator = Evaluator(place.dataset.judgements("test"), [MEASURE])
+    bm25 = Bm25.of(place.dataset.documents())
+    words = {query.id: bm25.rank(bm25.scores(query.text), 100) for query in place.queries}
     runs = {
         "layer 0": place.searcher(0, "flat").run(place.queries, 100),
         "full model": place.searcher(None, "flat").run(place.queries, 100),
-        "BM25": Bm25.of(place.dataset.documents()).search(place.queries, 100),
+        "BM25": Run(words),
     }
     for name, run in runs.items():
         print(f"| {name} | {100 * evaluator.scores(run).mean[MEASURE]:.1f} |")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.analyzer import Analyzer, language_of
 from m2dr.core.files import write_bytes
-from m2dr.core.records import Document, Query, Ranking, Run
+from m2dr.core.records import Document, Ranking, Run
 from m2dr.index.searchable import Docids, Rows, Scores, Searchable, encode_docids
 from m2dr.index.vectors import Floats, check_depth
 
@@ -176,27 +176,6 @@ class Bm25:
         rows = np.flatnonzero(scores > 0)
         rows, scores = contenders(rows, scores[rows], k + (drop is not None))
         return Ranking.of(self.docids.take(rows), scores, k, drop)
-
-    def search(
-        self, queries: Sequence[Query], k: int, drop: Mapping[str, str] | None = None
-    ) -> Run:
-        """Rank the best `k` documents of each query: score descending, then docid descending.
-
-        Args:
-            queries: with the texts to score by.
-            k: how many documents for each query.
-            drop: per query id, a docid to leave out.
-
-        Raises:
-            UserError: k is below 1.
-        """
-        left_out = drop or {}
-        return Run(
-            {
-                query.id: self.rank(self.scores(query.text), k, left_out.get(query.id))
-                for query in queries
-            }
-        )
 
 
 def _analyzer(language: str) -> Analyzer:

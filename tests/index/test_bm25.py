@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from m2dr.core.records import Document, Query
+from m2dr.core.records import Document, Run
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
 from m2dr.index.bm25 import Bm25, blended
@@ -129,7 +129,7 @@ def test_a_ranking_holds_the_best_that_share_a_word(
 ) -> None:
     index = bm25(*documents)
 
-    ranking = index.search([Query("q", query)], k).rankings["q"]
+    ranking = index.rank(index.scores(query), k)
 
     scores = index.scores(query).tolist()
     pairs = [(score, f"d{row}") for row, score in enumerate(scores) if score > 0]
@@ -148,10 +148,10 @@ def test_a_language_is_that_of_the_texts() -> None:
 def test_a_dropped_document_makes_room_for_the_next() -> None:
     index = bm25("cat", "cat cat dog", "cat dog tree", "dog")
 
-    run = index.search([Query("d0", "cat"), Query("q", "cat")], k=2, drop={"d0": "d0"})
+    scores = index.scores("cat")
 
-    assert run.rankings["q"].docids == ("d1", "d0")
-    assert run.rankings["d0"].docids == ("d1", "d2")
+    assert index.rank(scores, 2).docids == ("d1", "d0")
+    assert index.rank(scores, 2, drop="d0").docids == ("d1", "d2")
 
 
 def test_nfcorpus_scores_as_anserini_published(data: Path) -> None:
@@ -159,7 +159,9 @@ def test_nfcorpus_scores_as_anserini_published(data: Path) -> None:
         pytest.skip("beir/nfcorpus is not below $M2DR_DATA")
     dataset = open_dataset(str(data / "beir" / "nfcorpus"))
 
-    run = Bm25.of(dataset.documents()).search(dataset.queries("test"), k=100)
+    index = Bm25.of(dataset.documents())
+    queries = dataset.queries("test")
+    run = Run({query.id: index.rank(index.scores(query.text), 100) for query in queries})
 
     # Anserini's regression beir-v1.0.0-nfcorpus-flat, whose analyser keeps single letters.
     measured = Evaluator(dataset.judgements("test"), ("nDCG@10", "R@100")).scores(run).mean
