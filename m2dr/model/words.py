@@ -5,7 +5,6 @@ one, times the table is the vector. How tables are fitted: m2dr/train/words.py.
 """
 
 import json
-import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,27 +151,27 @@ class WordTable:
         path = folder / WORDS
         if not path.is_file():
             raise UserError(f"{folder} has no {WORDS}, so that nothing can run at layer 0.")
-        with explain_failure(f"{path} cannot be read"), path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))  # of the header; the format is safetensors
-            header = json.loads(file.read(size))
+        with explain_failure(f"{path} cannot be read"):
+            file = np.memmap(path, np.uint8, "r")
+            start = 8 + int(file[:8].view("<u8")[0])  # behind the header; the format is safetensors
+            header = json.loads(bytes(file[8:start]))
             about = json.loads(header.pop("__metadata__")["m2dr"])
             kinds = {"F16": "<f2", "F32": "<f4", "U8": "u1"}
 
-            def tensor(name: str) -> NDArray[Any]:
+            def read(name: str) -> NDArray[Any]:
                 entry = header[name]
-                offset, shape = 8 + size + entry["data_offsets"][0], tuple(entry["shape"])
-                if 0 in shape:
-                    return np.zeros(shape, kinds[entry["dtype"]])
-                return np.asarray(np.memmap(path, kinds[entry["dtype"]], "r", offset, shape))
+                begin, end = (start + offset for offset in entry["data_offsets"])
+                tensor = np.asarray(file[begin:end]).view(kinds[entry["dtype"]])
+                return tensor.reshape(entry["shape"])
 
-            words = bytes(tensor("words")).decode().split("\n")
+            words = bytes(read("words")).decode().split("\n")
             beside = {
-                int(name.removeprefix(_BESIDE)): np.array(tensor(name))
+                int(name.removeprefix(_BESIDE)): np.array(read(name))
                 for name in header
                 if name.startswith(_BESIDE)
             }
             rows = {word: row for row, word in enumerate(words)} if words != [""] else {}
-            table, weights = tensor("table"), np.array(tensor("weights"))
+            table, weights = read("table"), np.array(read("weights"))
             if not len(rows) == len(table) == len(weights):
                 raise ValueError("its tensors do not belong together")
             Analyzer(about["language"])

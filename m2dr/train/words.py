@@ -113,6 +113,8 @@ def solve(
 
     def descend(start: int) -> None:
         block = np.array(vectors[:, start : start + _BLOCK], np.float32)
+        if not np.isfinite(block).all():
+            raise ValueError("a vector is not finite")
         block -= block.mean(axis=0, dtype=np.float64).astype(np.float32) if len(block) else 0
         rest = turned @ block
         block_table, way = np.zeros_like(rest), rest.copy()
@@ -128,6 +130,4 @@ def solve(
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         list(threads.map(descend, range(0, vectors.shape[1], _BLOCK)))
-    if not np.isfinite(table).all():
-        raise ValueError("a vector is not finite")
     return table

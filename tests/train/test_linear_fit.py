@@ -1,67 +1,78 @@
 """Fitted exits in closed form, against numpy's own least squares."""
 
-# Shapes in this file: S shallow layers, N texts, P dims of a state, F features, W dims.
+# Shapes in this file: N texts, P dims of a state, V of a vector of words, W of the embedding.
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.core.records import FitInputs, inputs_of
-from m2dr.train.linear_fit import DEFAULT_RIDGE, Moments, Sample, fit_head
+from m2dr.train.linear_fit import DEFAULT_RIDGE, RIDGES, FittedHead, fit_head
 
-S, P, F, W = 3, 6, 5, 4
-INPUTS: tuple[FitInputs, ...] = ("tokens+layer", "layer", "all-layers")
+P, V, W = 6, 5, 4
+Floats = NDArray[np.float32]
+NONE = np.zeros(40, bool)
 
 
-def sample(count: int, seed: int = 0, scale: float = 1.0) -> Sample:
+def inputs(count: int = 40, seed: int = 0) -> tuple[Floats, Floats, Floats]:
+    """States, words and targets of texts."""
     draw = np.random.default_rng(seed)
-    states = draw.normal(1, 1, (S, count, P)) * scale
-    tokens = draw.normal(size=(count, F))
-    targets = states[-1] @ draw.normal(size=(P, W)) + draw.normal(size=(count, W))
-    return Sample(*(array.astype(np.float32) for array in (states, tokens, targets)))
+    states, words = draw.normal(1, 1, (count, P)) * 7, draw.normal(size=(count, V))
+    mapping = np.random.default_rng(99).normal(size=(P, W))
+    targets = states @ mapping + draw.normal(size=(count, W)) * 9
+    return tuple(each.astype(np.float32) for each in (states, words, targets))
 
 
-def moments_of(texts: Sample, wide: bool = True) -> Moments:
-    found = Moments(S, wide)
-    found.add(texts)
+def referee(
+    states: Floats, words: Floats, targets: Floats, ridge: float, scale: float
+) -> NDArray[np.float64]:
+    """The minimiser [P + V + 1, W] by an augmented system and numpy's lstsq, for unscaled inputs."""
+    x = np.concatenate([states * scale, words, np.ones((len(words), 1))], axis=1, dtype=np.float64)
+    penalty = ridge * np.mean(np.sum(x**2, axis=0))
+    rows = np.concatenate([x, np.sqrt(penalty) * np.eye(x.shape[1])])
+    wanted = np.concatenate([targets, np.zeros((x.shape[1], W))])
+    found: NDArray[np.float64] = np.linalg.lstsq(rows, wanted, rcond=None)[0]
+    found[: states.shape[1]] *= scale
     return found
 
 
-def referee(texts: Sample, layer: int, inputs: FitInputs, ridge: float) -> NDArray[np.float64]:
-    """The minimiser by an augmented system and numpy's lstsq, for scaled inputs; then unscaled."""
-    parts = inputs_of(layer, inputs)
-    scales, columns = [], []
-    for part in parts:
-        block = (texts.states[part - 1] if part else texts.tokens).astype(np.float64)
-        scale = 1 / np.linalg.norm(block, axis=1).mean() if part else 1.0
-        columns.append(block * scale)
-        scales += [scale] * block.shape[1]
-    x = np.concatenate([*columns, np.ones((len(texts), 1))], axis=1)
-    penalty = ridge * np.mean(np.sum(x**2, axis=0))
-    rows = np.concatenate([x, np.sqrt(penalty) * np.eye(x.shape[1])])
-    wanted = np.concatenate([texts.targets.astype(np.float64), np.zeros((x.shape[1], W))])
-    found: NDArray[np.float64] = np.linalg.lstsq(rows, wanted, rcond=None)[0]
-    return found * np.array([*scales, 1.0])[:, None]
+def stacked(head: FittedHead) -> Floats:
+    return np.concatenate([head.weight, head.beside, head.bias[None]])
 
 
-@pytest.mark.parametrize("inputs", INPUTS)
-@pytest.mark.parametrize("layer", range(S + 1))
-@pytest.mark.parametrize("ridge", [1e-4, 1e-2, 1.0])
-def test_a_head_is_the_least_squares_of_numpy(layer: int, inputs: FitInputs, ridge: float) -> None:
-    texts = sample(40, scale=7.0)
-    head = fit_head(moments_of(texts), sample(0), layer, inputs, (ridge,))
-    wanted = referee(texts, layer, inputs, ridge)
-    assert np.allclose(head.weight, wanted[:-1], atol=1e-5)
-    assert np.allclose(head.bias, wanted[-1], atol=1e-5)
+@pytest.mark.parametrize(("dims", "more"), [(P, V), (P, 0), (0, V)])
+def test_a_head_is_the_least_squares_of_numpy(dims: int, more: int) -> None:
+    states, words, targets = inputs()
+    states, words = states[:, :dims], words[:, :more]
+
+    head = fit_head(states, words, targets, NONE)
+
+    assert (head.ridge, head.cosine) == (DEFAULT_RIDGE, None)
+    assert (head.weight.shape, head.beside.shape) == ((dims, W), (more, W))
+    scale = 1 / np.linalg.norm(states, axis=1).mean() if dims else 1
+    wanted = referee(states, words, targets, DEFAULT_RIDGE, scale)
+    np.testing.assert_allclose(stacked(head), wanted, atol=1e-4)
 
 
 def test_the_ridge_is_the_one_that_is_best_on_texts_held_out() -> None:
-    texts, held_out = sample(12, 1), sample(200, 2)
-    chosen = fit_head(moments_of(texts), held_out, 2, "all-layers")
-    tried = [
-        fit_head(moments_of(texts), held_out, 2, "all-layers", (ridge,))
-        for ridge in (1e-4, 1e-3, 1e-2, 1e-1)
-    ]
-    assert chosen.cosine is not None
-    assert chosen.cosine >= max(head.cosine or -1 for head in tried) - 1e-12
-    assert fit_head(moments_of(texts), sample(0), 2, "layer").ridge == DEFAULT_RIDGE
+    states, words, targets = inputs()
+    held_out, scale = np.arange(40) >= 12, 1 / np.linalg.norm(states, axis=1).mean()
+    read = np.concatenate([states, words, np.ones((40, 1))], axis=1)[held_out]
+
+    def cosine(ridge: float) -> float:
+        vectors = read @ referee(states[:12], words[:12], targets[:12], ridge, scale)
+        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(targets[held_out], axis=1)
+        return float(((vectors * targets[held_out]).sum(1) / lengths).mean())
+
+    head = fit_head(states, words, targets, held_out)
+
+    assert head.ridge == max(RIDGES, key=cosine)
+    assert head.cosine == pytest.approx(cosine(head.ridge), abs=1e-6)
+
+
+def test_values_that_are_not_finite_are_refused() -> None:
+    states, words, targets = inputs()
+    for broken in (states, targets):
+        value, broken[3, 2] = broken[3, 2], np.nan
+        with pytest.raises(ValueError, match="is not finite"):
+            fit_head(states, words, targets, NONE)
+        broken[3, 2] = value
