@@ -9,8 +9,7 @@ the same index, BM25 the same documents. The candidates take turns query by quer
 or start by start, so that what else the machine does meanwhile hits all of them; of single queries
 the full model has rounds of its own, because it leaves the others nothing in the caches. Figures
 are medians, with the 5th and 95th percentile, or with the least and the greatest of few. Needs the
-extras cpu and quickstart; model2vec is measured where this Python has it. `--texts 500
---rounds 40 --batch 500 --repeats 2` tries it out.
+extras cpu and quickstart. `--texts 500 --rounds 40 --batch 500 --repeats 2` tries it out.
 """
 
 import argparse
@@ -22,14 +21,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import numpy as np
 import torch
-from m2dr.model.static import open_static
 
 from m2dr.core.records import Query, Run
 from m2dr.core.requests import IndexRequest, SearchRequest
@@ -39,7 +36,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
 from m2dr.index.bm25 import Bm25
 from m2dr.model.checkpoint import load
-from m2dr.model.export import write_table
+from m2dr.model.words import WordTable
 from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.fit import fit
 from m2dr.tasks.index import index_corpus
@@ -87,14 +84,9 @@ def machine() -> str:
     """What the figures were measured on."""
     flags = [name for name, has in torch.cpu.get_capabilities().items() if has is True]
     units = ", ".join(flag for flag in flags if flag.startswith(("avx", "amx")))
-    packages = [name for name in ("numpy", "tokenizers", "torch", "model2vec") if has(name)]
-    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch"))
     load = f"load average {os.getloadavg()[0]:.1f} at the start"
     return f"{platform.machine()}, {torch.get_num_threads()} threads, {units}; {versions}; {load}"
-
-
-def has(package: str) -> bool:
-    return find_spec(package) is not None
 
 
 def in_turn(ways: Mapping[str, Work], rounds: int, warm_up: int) -> dict[str, list[float]]:
@@ -149,20 +141,13 @@ def timed(
 
 def light(place: Place) -> dict[str, Chain]:
     """Per way its steps, each of which takes what the one before gave; the first takes a text."""
-    static, theirs = open_static(place.model), by_model2vec(place)
-    bm25, card = Bm25.of(place.dataset.documents()), static.card
-    looked_up = [
-        ("tokenise", lambda text: static.tokenizer([card.query_prefix + text], card.query_length)),
-        ("look up", static.table.embed),
-    ]
-    found: dict[str, Chain] = {
-        "layer 0": [*looked_up, ("search flat", search(place, 0, "flat"))],
-        "layer 0, exact": [*looked_up, ("search exact", search(place, 0, "exact"))],
+    words, bm25 = WordTable.open(place.model), Bm25.of(place.dataset.documents())
+    embed = ("split into words and add up", lambda text: words.embed([text]))
+    return {
+        "layer 0": [embed, ("search flat", search(place, 0, "flat"))],
+        "layer 0, exact": [embed, ("search exact", search(place, 0, "exact"))],
         "BM25": [("tokenise, score, rank", lambda text: bm25.rank(bm25.scores(text), place.k))],
     }
-    if theirs is not None:
-        found["model2vec"] = [("tokenise, look up", lambda text: theirs.encode([text]))]
-    return found
 
 
 def full(place: Place) -> Chain:
@@ -187,18 +172,6 @@ def search(place: Place, layer: int | None, engine: str) -> Callable[[Any], obje
     return lambda vectors: documents.ranked(["q"], vectors, place.k)
 
 
-def by_model2vec(place: Place) -> Any:  # a StaticModel, which has no type stubs
-    """The same table opened by model2vec, where it is installed."""
-    if not has("model2vec"):
-        return None
-    from model2vec import StaticModel
-
-    folder = place.work / "model2vec"
-    if not folder.exists():
-        write_table(place.model, folder, None, None)
-    return StaticModel.from_pretrained(str(folder))
-
-
 # Many
 
 
@@ -210,14 +183,12 @@ def batches(place: Place, count: int, repeats: int) -> None:
     print("| way | median | least | greatest |\n|---|---|---|---|")
     queries = place.queries
     texts = [queries[number % len(queries)].text for number in range(count)]
-    static, (encoder, tokenizer) = open_static(place.model), load(place.model)
-    rows = static.tokenizer([static.card.query_prefix + text for text in texts], 512)
+    words, (encoder, tokenizer) = WordTable.open(place.model), load(place.model)
     layers, few = [encoder.card.layers], texts[: min(count, 16 * PIECE)]
     bm25 = Bm25.of(place.dataset.documents())
     many: dict[str, tuple[int, Work]] = {
-        "layer 0, tokenise and look up": (count, lambda: static.embed(texts)),
-        "layer 0, look up alone": (count, lambda: static.table.embed(rows)),
-        "layer 0, look up 64 dims": (count, lambda: static.table.embed(rows, 64)),
+        "layer 0": (count, lambda: words.embed(texts)),
+        "layer 0, 64 dims": (count, lambda: words.embed(texts, 64)),
         "full model, tokenise and encode": (
             len(few),
             lambda: embed_texts(encoder, tokenizer, few, "query", layers),
@@ -227,9 +198,6 @@ def batches(place: Place, count: int, repeats: int) -> None:
             lambda: [bm25.rank(bm25.scores(text), place.k) for text in few],
         ),
     }
-    theirs = by_model2vec(place)
-    if theirs is not None:
-        many["model2vec, tokenise and encode"] = (count, lambda: theirs.encode(texts))
     times = in_turn({name: work for name, (_, work) in many.items()}, repeats, 1)
     for name, (number, _) in many.items():
         print(f"| {name} | {spread([number / second for second in times[name]], 1, 0)} |")
@@ -280,7 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--corpus", default="nfcorpus")
-    parser.add_argument("--texts", type=int, default=0, help="of the fit; 0: as many as help")
+    parser.add_argument("--texts", type=int, default=0, help="of the fit; 0: 20,000")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--batch", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=7)

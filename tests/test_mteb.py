@@ -242,9 +242,11 @@ def test_a_grid_has_the_scores_of_its_cuts_and_encodes_each_text_once(
     encoded: list[int] = []
     embed = cut_encoder.embed_tokens
 
-    def counting(encoder: object, rows: list[list[int]], *rest: object) -> np.ndarray:
+    def counting(
+        encoder: object, rows: list[list[int]], *rest: object, **options: object
+    ) -> np.ndarray:
         encoded.append(len(rows))
-        return embed(encoder, rows, *rest)
+        return embed(encoder, rows, *rest, **options)
 
     monkeypatch.setattr(cut_encoder, "embed_tokens", counting)
     asked = MtebRequest(("Tiny",), str(model), (2, 4), (8, 32), out=tmp_path / "out", **MACHINE)

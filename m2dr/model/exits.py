@@ -208,9 +208,10 @@ def load_exits(encoder: "Encoder", folder: Path) -> None:
         layers = {int(name.split(".")[1]) for name in state}
         kept = sorted(layer for layer in layers if layer <= encoder.layers)
         tensors = {n: (state[f"heads.{n}.weight"], state[f"heads.{n}.bias"]) for n in kept}
-    shape = encoder.card.width, encoder.pooled_width
-    others = [weight for weight, _ in tensors.values() if weight.shape != shape]
-    if others or words.width != encoder.card.width:
+    width = encoder.card.width
+    shapes = [weight.shape == (width, encoder.pooled_width) for weight, _ in tensors.values()]
+    shapes += [matrix.shape == (words.width, width) for matrix in words.beside.values()]
+    if words.width < width or not all(shapes):
         raise UserError(f"The fitted exits in {folder} are of another model, by their shapes.")
     heads = {layer: linear(*tensors[layer]) for layer in kept}
     encoder.fitted = FittedExits(heads, words).to(encoder.device)

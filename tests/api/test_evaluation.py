@@ -117,7 +117,7 @@ def test_a_fit_is_that_of_the_command(tiny_backbone: Path, tmp_path: Path) -> No
         (lambda: m2dr.train(variant="ful-dim"), "Did you mean full-dim"),
         (lambda: m2dr.train(dims="x"), r"dims = 'x'"),
         (lambda: m2dr.train(variant="separate", dims=[8, 16]), "trains a model for each cut"),
-        (lambda: m2dr.fit(ridge=-1), "ridge = -1: not from 0"),
+        (lambda: m2dr.fit(length=0), "length = 0: not from 1"),
     ],
 )
 def test_a_wrong_setting_is_named(wrong: object, sentence: str) -> None:

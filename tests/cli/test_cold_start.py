@@ -14,7 +14,7 @@ from world import make_fitted, make_model
 from m2dr.cli import main
 from m2dr.index.exit_files import exits_folder
 from m2dr.index.store import open_store
-from m2dr.model.static import open_static
+from m2dr.model.words import WordTable
 
 HEAVY = {"torch", "transformers", "scipy", "sklearn", "matplotlib", "huggingface_hub", "tqdm"}
 QUERY = "read a line of text"
@@ -47,7 +47,7 @@ def cold(place: Path, *words: str) -> tuple[str, set[str]]:
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-2000:]
     loaded = re.findall(r"^import time:.*\| +(\w+)[\w.]*$", ended.stderr, flags=re.MULTILINE)
-    assert {"numpy", "tokenizers", "m2dr"} <= set(loaded)
+    assert {"numpy", "m2dr"} <= set(loaded)
     return ended.stdout, set(loaded)
 
 
@@ -73,7 +73,7 @@ def best(place: Path, dim: int, k: int, exits: str = "index") -> list[str]:
     documents = np.concatenate([block for _, block in store.blocks()]).astype(np.float64)[:, :dim]
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     fitted = exits_folder(store.folder) if exits == "index" else None
-    query = open_static(place / "models" / "tiny", fitted).embed([QUERY])[0, :dim]
+    query = WordTable.open(fitted or place / "models" / "tiny").embed([QUERY], dim)[0]
     return store.docids.take(np.argsort(-(documents @ query))[:k])
 
 

@@ -194,4 +194,4 @@ def test_a_text_without_a_token_is_zero(
     for rows in ([[]], [[], []], [[], [5, 6, 7]]):
         vectors = embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])
         assert vectors.any(-1).tolist() == [[bool(row) for row in rows]] * 2
-        np.testing.assert_allclose(queries.embed(rows), vectors[1], atol=1e-6)
+        np.testing.assert_allclose(queries.embed(rows, [""] * len(rows)), vectors[1], atol=1e-6)

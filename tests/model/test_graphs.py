@@ -16,6 +16,7 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save
 from m2dr.model.devices import multiplies_bf16
 from m2dr.model.graphs import OPENVINO, RUNTIMES, DocumentSource, choose_runtime, open_runtime
+from m2dr.tasks.encoder import QueryEncoder
 
 QUICK = ("bert",)  # an export takes seconds; the others run with -m slow
 SHAPES = [(1, 1), (1, 9), (2, 2), (5, 11), (4, 6), (3, 8)]
@@ -94,13 +95,18 @@ def test_queries_have_torchs_vectors(
         opened.runtime.embed(*padded(1, 3), [3])
 
 
-def test_queries_have_the_vectors_of_fitted_exits(tiny_fitted: Path, cache: Path) -> None:
-    layer = 2
-    opened = open_runtime("onnx", str(tiny_fitted), layer, "auto", "fp32", cache)
-    encoder, _ = load(tiny_fitted)
-    for batch in batches():
-        found = opened.runtime.embed(*batch, [layer])
-        np.testing.assert_allclose(found, encoder.embed(*batch, [layer]), atol=1e-5)
+def test_queries_have_the_vectors_of_fitted_exits_and_their_words(
+    tiny_fitted: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("M2DR_CACHE", str(cache))
+    texts = ["open the file", "a list of numbers", "unheard", ""]
+    found = []
+    for runtime in ("torch", "onnx"):
+        queries = QueryEncoder(str(tiny_fitted), 2, runtime, "cpu", "fp32")
+        found.append(queries.embed(queries.tokenize(texts), texts))
+    np.testing.assert_allclose(*found, atol=1e-5)
+    with pytest.raises(UserError, match="--runtime onnx was asked for, and layer 0 is words"):
+        QueryEncoder(str(tiny_fitted), 0, "onnx")
 
 
 @pytest.mark.parametrize("model_type", BACKBONE_TYPES)

@@ -22,7 +22,6 @@ from m2dr.model.modules import Dense, rotate
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 CUT = Cut(2, 8)
-INPUTS = ("tokens+layer", "layer")
 Vectors = NDArray[np.float32]
 
 # Runs where m2dr cannot be imported: sentence-transformers, then the README's lines for transformers.
@@ -90,11 +89,8 @@ def exported(
             similarity="cosine",
         )
         models[model_type] = trained, CUT
-    bert = place / "bert"
-    for inputs in INPUTS:
-        models[f"fitted {inputs}"] = make_fitted(bert, place / "fits" / inputs, inputs=inputs), CUT
-    fitted = models["fitted tokens+layer"][0]
-    models["fitted, last layer"] = fitted, Cut(4, 16)
+    fitted = make_fitted(place / "bert", place / "fits" / "fitted")
+    models["fitted"], models["fitted, last layer"] = (fitted, CUT), (fitted, Cut(4, 16))
     models["headed"] = headed(backbone("bert"), place / "cosine"), CUT
     models["headed, dot"] = headed(backbone("bert"), place / "dot", "dot"), Cut(4, 8)
     models["all of it"] = models["headed"][0], Cut(4, 32)
@@ -110,20 +106,20 @@ def elsewhere(
 ) -> dict[str, Vectors]:
     """What sentence-transformers gives in a process without m2dr."""
     file = tmp_path_factory.mktemp("elsewhere") / "found.npz"
-    folders = [str(folder) for folder, _, _ in exported.values()]
+    folders = [str(folder) for name, (folder, _, _) in exported.items() if name != "fitted"]
     line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
     done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=file.parent)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(np.load(file))
 
 
-def test_every_export_gives_the_same_vectors_without_m2dr(
+def test_every_export_without_words_gives_the_same_vectors_without_m2dr(
     exported: dict[str, tuple[Path, Path, Cut]], elsewhere: dict[str, Vectors]
 ) -> None:
-    for name, (folder, model, cut) in exported.items():
-        expected = vectors(model, cut)
-        assert expected.shape == (len(TEXTS), cut.dim), name
-        np.testing.assert_allclose(elsewhere[folder.name], expected, atol=1e-5, err_msg=name)
+    for name, found in elsewhere.items():
+        _, model, cut = exported[name]
+        assert found.shape == (len(TEXTS), cut.dim), name
+        np.testing.assert_allclose(found, vectors(model, cut), atol=1e-5, err_msg=name)
 
 
 def test_every_export_is_a_model_of_m2dr_with_the_same_vectors(
@@ -155,7 +151,7 @@ def test_an_export_holds_no_layer_and_no_dim_beyond_its_cut(
 def test_an_export_of_an_export_is_cut_again(
     exported: dict[str, tuple[Path, Path, Cut]], tmp_path: Path
 ) -> None:
-    for name in ("fitted tokens+layer", "fitted layer", "headed"):
+    for name in ("fitted", "headed"):
         folder, model, _ = exported[name]
         again = export(folder, Cut(2, 4), tmp_path / name)
         np.testing.assert_allclose(

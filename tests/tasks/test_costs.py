@@ -14,7 +14,7 @@ from m2dr.evaluate.costs import Costs, read_costs
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load
 from m2dr.model.encoder import Encoder
-from m2dr.model.hub import STATIC
+from m2dr.model.hub import WORDS
 from m2dr.tasks.costs import measure_costs, open_encoders, query_times, shape_of
 
 
@@ -55,23 +55,16 @@ def products(encoder: Encoder, layer: int, tokens: int) -> int:
     return sum(done)
 
 
-@pytest.mark.parametrize("inputs", ["tokens+layer", "layer", "all-layers"])
-@pytest.mark.parametrize("identity", [0, 40])
-def test_fitted_exits_cost_what_their_matrices_and_tables_do(
-    inputs: str, identity: int, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    model = make_fitted(tiny_backbone, tmp_path / "fitted", inputs=inputs, identity=identity)
+def test_fitted_exits_cost_what_their_matrices_and_tables_do(tiny_fitted: Path) -> None:
     tokens, attention = 7, 2 * 7 * 7 * 32  # of one block: scores, and weighted sums
-    features = 32 + 32 + identity  # word embedding, embedding of the token alone, signs
 
     for layer in range(5):
-        encoder = load(model, layer)[0]
-        reads_tokens = 0 < layer < 4 and inputs != "layer"
-        table = 32 if layer == 0 else features if reads_tokens else 0
-        expected = layer * attention + tokens * table
+        encoder = load(tiny_fitted, layer)[0]
+        expected = layer * attention + (tokens * 32 if layer < 4 else 0)  # rows of words
+        expected += 32 * 32 if 0 < layer < 4 else 0  # their vector to what is added to the exit
         expected += products(encoder, layer, tokens) if layer else 0
         assert shape_of(encoder).encode(layer, tokens) == expected
-        assert shape_of(load(model)[0]).encode(layer, tokens) == expected
+        assert shape_of(load(tiny_fitted)[0]).encode(layer, tokens) == expected
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +84,11 @@ def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[EvaluateReques
 
     assert {cut.layer for cut in costs.cuts} == {0, 1, 2, 3, 4}
     assert read_costs(request.root.parent / "results") == costs
-    static = load_file(Path(request.models[0]) / STATIC)
+    words = load_file(Path(request.models[0]) / WORDS)
     for dim in (8, 32):
         cell = costs.cells[Cut(0, dim)]
-        assert cell.multiply_adds == 5 * 32 + 40 * dim  # rows of five tokens, and the scan
-        assert cell.parameters == static["table"].numel() + static["weights"].numel()
+        assert cell.multiply_adds == 5 * 32 + 40 * dim  # rows of at most five words, and the scan
+        assert cell.parameters == words["table"].numel() + words["weights"].numel()
         assert cell.latency_p50_ms < costs.cells[Cut(4, dim)].latency_p50_ms
         assert cell.documents_per_second == costs.cells[Cut(4, dim)].documents_per_second
 

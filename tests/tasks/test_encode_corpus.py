@@ -19,6 +19,7 @@ from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.files import sha256_of
 from m2dr.core.requests import FitIndexRequest, IndexRequest
 from m2dr.data.loaders import open_dataset
+from m2dr.data.tokens import Ragged
 from m2dr.index.exit_files import fitting_exits
 from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_indexes
@@ -76,9 +77,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     usual = encode_corpus.embed_tokens
 
-    def counting(*arguments: object) -> object:
-        counts.append(len(arguments[1]))  # type: ignore[arg-type]  # rows of tokens
-        return usual(*arguments)  # type: ignore[arg-type]  # handed on as they came
+    def counting(encoder: object, rows: Ragged, *rest: object, **options: object) -> object:
+        counts.append(len(rows))
+        return usual(encoder, rows, *rest, **options)  # type: ignore[arg-type]  # as they came
 
     monkeypatch.setattr(encode_corpus, "embed_tokens", counting)
     return counts

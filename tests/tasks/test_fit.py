@@ -17,12 +17,12 @@ from world import WORDS, make_model
 from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.settings import FitSettings
-from m2dr.model import checkpoint
+from m2dr.model import checkpoint, hub
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import export_cut, read_card
-from m2dr.model.hub import EXITS, STATIC
+from m2dr.model.checkpoint import read_card
+from m2dr.model.words import WordTable
 from m2dr.tasks import fit as fit_module
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.encoder import QueryEncoder, embed_texts
 from m2dr.tasks.fit import fit, fit_texts
 
 SENTENCES = [
@@ -94,54 +94,34 @@ def test_the_full_model_is_the_backbone(
     assert all(cosine is not None and cosine > 0.3 for cosine in cosines)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "identity"), [("tokens+layer", 40), ("layer", 0), ("all-layers", 0)]
-)
 def test_an_exit_gives_what_its_regression_gives(
-    inputs: str,
-    identity: int,
-    tiny_backbone: Path,
-    sentences: Path,
-    tmp_path: Path,
+    tiny_backbone: Path, sentences: Path, tmp_path: Path
 ) -> None:
     """Embeddings of held-out texts, in the encoder, have the cosine that the regression reports."""
     model = make_model(tiny_backbone, tmp_path / "model", similarity="cosine")
-    out = fitted(model, sentences, tmp_path / "fitted", inputs=inputs, identity=identity)
-    card = read_card(out)
-    texts = fit_texts(str(sentences), 10**6, FitSettings.seed).read(0, 10**6)
-    held = [text for place, (_, text) in enumerate(texts) if place % 8 == 7]
-    encoder, tokenizer = checkpoint.load(out)
-    found = embed_texts(encoder, tokenizer, held, "document", (0, 1, 2, 3, 4))
+    fit_record = read_card(fitted(model, sentences, tmp_path / "fitted", dtype="fp32")).fit
+    texts = [text for _, text in fit_texts(str(sentences), 10**6, FitSettings.seed).read(0, 99)]
+    encoder, tokenizer = checkpoint.load(tmp_path / "fitted")
+    found = embed_texts(encoder, tokenizer, texts[7::8], "document", (1, 2, 3, 4))
     found /= np.linalg.norm(found, axis=-1, keepdims=True)
-    assert card.fit is not None
-    for layer, cosine in enumerate(card.fit.cosines):
-        assert float((found[layer] * found[4]).sum(-1).mean()) == pytest.approx(cosine, abs=2e-4)
+    assert fit_record is not None
+    assert fit_record.snippets == 0  # of texts so short
+    cosines = (found[:3] * found[3]).sum(-1).mean(-1)
+    np.testing.assert_allclose(fit_record.cosines, cosines, atol=2e-4)
 
 
 def test_a_cut_encoder_gives_the_vectors_of_the_full_one(
     tiny_backbone: Path, sentences: Path, tmp_path: Path
 ) -> None:
-    for inputs in ("tokens+layer", "all-layers"):
-        out = fitted(tiny_backbone, sentences, tmp_path / inputs, inputs=inputs, identity=8)
-        full = vectors(out, (0, 1, 2, 3, 4))
-        for layer in (0, 1, 2, 3, 4):
-            cut = vectors(out, (layer,), layer)[0]
-            assert np.allclose(cut, full[layer], atol=1e-5), (inputs, layer)
-
-
-def test_more_texts_are_read_until_they_are_no_help(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = tmp_path / "many.txt"
-    corpus.write_text("\n".join(f"{WORDS[i % 15]} {WORDS[i // 15 % 15]} {i}" for i in range(400)))
-    monkeypatch.setattr("m2dr.tasks.fit.WINDOW", 16)
-    monkeypatch.setattr("m2dr.tasks.fit.FIRST", 32)
-    settings = FitSettings(str(tiny_backbone), str(corpus), rotation="none")
-    monkeypatch.setattr("m2dr.tasks.fit.ENOUGH", 2.0)  # nothing gains as much
-    few = fit(settings, tmp_path / "few").texts
-    monkeypatch.setattr("m2dr.tasks.fit.ENOUGH", -2.0)
-    many = fit(settings, tmp_path / "many").texts
-    assert (few, many) == (64 - 64 // 8, 400 - 400 // 8)
+    out = fitted(tiny_backbone, sentences, tmp_path / "fitted")
+    full = vectors(out, (0, 1, 2, 3, 4))
+    for layer in (0, 1, 2, 3, 4):
+        np.testing.assert_allclose(vectors(out, (layer,), layer)[0], full[layer], atol=1e-5)
+    table = WordTable.open(out)
+    np.testing.assert_allclose(full[0], table.embed(QUERIES), atol=1e-6)
+    queries = QueryEncoder(str(out), 2, device="cpu", dtype="fp32")
+    found = queries.embed(queries.tokenize(QUERIES, "document"), QUERIES)
+    np.testing.assert_allclose(found, full[2], atol=1e-5)
 
 
 def test_states_that_are_not_finite_are_refused(
@@ -152,7 +132,9 @@ def test_states_that_are_not_finite_are_refused(
     weights = load_file(broken / "model.safetensors")
     weights["encoder.layer.1.output.dense.bias"].fill_(float("nan"))
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match="a state of layer 2 is not finite"):
+    with pytest.raises(
+        UserError, match="cannot be fitted on sentences: an embedding is not finite"
+    ):
         fitted(broken, sentences, tmp_path / "fitted")
     assert not (tmp_path / "fitted" / "m2dr.json").exists()
 
@@ -163,14 +145,14 @@ def test_a_fit_that_was_killed_is_read_again(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     fitted(tiny_backbone, sentences, whole)
     with monkeypatch.context() as patch:
-        patch.setattr(fit_module.Sums, "add", lambda *_: _interrupt())
+        patch.setattr(fit_module, "fit_exits", lambda *_: _interrupt())
         with pytest.raises(KeyboardInterrupt):
             fitted(tiny_backbone, sentences, killed)
     assert not (killed / "m2dr.json").exists()
 
     fitted(tiny_backbone, sentences, killed)
 
-    for name in (EXITS, STATIC, "m2dr.json", "model.safetensors"):
+    for name in (hub.EXITS, hub.WORDS, "m2dr.json", "model.safetensors"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
     with pytest.raises(UserError, match="holds a finished model"):
         fitted(tiny_backbone, sentences, killed)
@@ -185,8 +167,11 @@ def test_what_cannot_be_a_backbone_is_refused(
     verb: str, tiny_backbone: Path, tiny_corpus: Path, sentences: Path, tmp_path: Path
 ) -> None:
     """A folder that would be written over, and a cut whose last layer ends in a fitted exit."""
-    model = fitted(tiny_backbone, sentences, tmp_path / "model", documents="same")
-    export_cut(model, 2, tmp_path / "cut")
+    model = fitted(tiny_backbone, sentences, tmp_path / "model")
+    cut = CliRunner().invoke(
+        main, ["export", str(model), "--cut", "L2D8", "--out", str(tmp_path / "cut")]
+    )
+    assert cut.exit_code == 0
     before = (model / "m2dr.json").read_bytes()
 
     for backbone, sentence in (("model", "give another --out"), ("cut", "fitted exit")):

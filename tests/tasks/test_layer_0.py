@@ -1,15 +1,13 @@
-"""Layer 0 of a fitted model, through every command that names a layer, beside numpy's own sums."""
+"""Layer 0 of a fitted model, through every command that names a layer."""
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
 from trec import trec_eval
 
 import m2dr
@@ -21,19 +19,11 @@ from m2dr.evaluate.runs import read_run
 from m2dr.index.manifest import stored_layers
 from m2dr.index.store import open_store
 from m2dr.integrations.beir import BeirIndex
-from m2dr.model.checkpoint import load_tokenizer, read_card
-from m2dr.model.hub import STATIC
+from m2dr.model.checkpoint import read_card
+from m2dr.model.words import WordTable
 
 TEXTS = ["read a file", "open the list of numbers", "close"]
 Floats = NDArray[np.float64]
-
-
-def table_vectors(model: Path, texts: Sequence[str], length: int = 256) -> Floats:
-    """The embeddings of texts at layer 0 by the file alone, [N, H]: weighted means of rows."""
-    static, tokenizer = load_file(model / STATIC), load_tokenizer(model)
-    table, weights = static["table"].astype(np.float64), static["weights"].astype(np.float64)
-    rows = tokenizer(list(texts), length)
-    return np.stack([weights[row] @ table[row] / weights[row].sum() for row in rows])
 
 
 def cosines(queries: Floats, documents: NDArray[np.generic], dim: int) -> Floats:
@@ -73,12 +63,12 @@ def store_of(place: Path, layer: int) -> Path:
     return place / "indexes" / "tiny" / fingerprint[:12] / f"layer-{layer:02d}"
 
 
-def test_documents_of_layer_0_are_those_of_the_table(place: Path) -> None:
+def test_documents_of_layer_0_are_sums_of_words(place: Path) -> None:
     store = open_store(store_of(place, 0))
     lines = map(json.loads, (place / "tiny" / "corpus.jsonl").read_text().splitlines())
     texts = [f"{line['title']} {line['text']}" for line in lines]
 
-    expected = table_vectors(place / "model", texts)
+    expected = WordTable.open(place / "model").embed(texts)
 
     assert stored_layers(place / "indexes", "tiny", read_card("model").fingerprint) == (0, 4)
     np.testing.assert_allclose(store.rows(range(40)), expected, rtol=2e-3, atol=2e-3)
@@ -93,7 +83,9 @@ def test_queries_of_layer_0_rank_documents_of_any_layer_as_numpy_does(
     topics = place / "topics.tsv"
     topics.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(TEXTS)))
     store = open_store(store_of(place, documents))
-    expected = cosines(table_vectors(place / "model", TEXTS), store.rows(range(40)), dim)
+    expected = cosines(
+        WordTable.open(place / "model").embed(TEXTS).astype(float), store.rows(range(40)), dim
+    )
 
     told = done(
         "search", *ASKED[:4], "--query-layer", "0", "--document-layer", documents, "--dim", dim,
@@ -134,7 +126,7 @@ def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: P
 
 
 def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> None:
-    expected = table_vectors(place / "model", TEXTS)[:, :8]
+    expected = WordTable.open(place / "model").embed(TEXTS).astype(float)[:, :8]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
 
     model = m2dr.Encoder("model", layer=0, dim=8, dtype="fp32")

@@ -13,12 +13,9 @@ import pytest
 from click.testing import CliRunner
 from hub_server import TOKEN, Hub, running_hub
 from huggingface_hub import ModelCard
-from m2dr.model.static import open_static
 from markdown_it import MarkdownIt
-from safetensors.numpy import load_file
-from sentence_transformers import SentenceTransformer
 from shell import COMMAND, ENVIRONMENT
-from world import make_backbone, make_fitted, make_model
+from world import make_backbone, make_model
 
 import m2dr
 from m2dr.cli import main
@@ -26,6 +23,7 @@ from m2dr.core.records import Cut
 from m2dr.evaluate.grid import read_grid
 from m2dr.model.card import BEGIN, END
 from m2dr.model.checkpoint import load
+from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.encoder import embed_texts
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -60,22 +58,21 @@ def run(*words: object, code: int = 0) -> str:
 def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
     tiny_fitted: Path, tmp_path: Path
 ) -> None:
-    every = make_fitted(tiny_fitted, tmp_path / "all" / "fitted", inputs="all-layers")
-    models = {"onnx": tiny_fitted, "openvino": tiny_fitted, "all-onnx": every}
-    for name, model in models.items():
-        form = name.removeprefix("all-")
-        out = run("export", model, "--cut", "L2D8", "--format", form, "--out", tmp_path / name)
+    for name in ("onnx", "openvino"):
+        out = run(
+            "export", tiny_fitted, "--cut", "L2D8", "--format", name, "--out", tmp_path / name
+        )
         assert "L2D8 encodes queries, and finds documents of L4D8" in out
-    run("export", every, "--cut", "L2D8", "--out", tmp_path / "folder", code=2)
-    file, folders = tmp_path / "found.npz", [str(tmp_path / name) for name in models]
+    file, folders = tmp_path / "found.npz", [str(tmp_path / name) for name in ("onnx", "openvino")]
     line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    for name, model in models.items():
-        encoder = m2dr.Encoder.from_pretrained(model, 2, 8, device="cpu", dtype="fp32")
+    encoder = m2dr.Encoder.from_pretrained(tiny_fitted, 2, 8, device="cpu", dtype="fp32")
+    for name in ("onnx", "openvino"):
         together, alone = np.load(file)[name]
-        np.testing.assert_allclose(together, encoder.encode_queries(TEXTS), atol=1e-4)
         np.testing.assert_allclose(alone, together, atol=1e-4)
+        WordTable.open(tmp_path / name).add(together[None], [2], TEXTS)  # as its README says
+        np.testing.assert_allclose(unit_rows(together), encoder.encode_queries(TEXTS), atol=1e-4)
 
 
 def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
@@ -121,24 +118,16 @@ def test_exits_of_an_index_are_exported(
     assert "exits below the last layer" in error
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_layer_0_is_a_table_of_sentence_transformers(
-    similarity: str, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    asked = {"query_prefix": 'Ask: "', "query_length": 12, "similarity": similarity}
-    model = make_model(tiny_backbone, tmp_path / "model", **asked)
-    fitted = make_fitted(model, tmp_path / "fitted")
-    assert "dims" in run("export", fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "table")
-    table = SentenceTransformer(str(tmp_path / "table"), device="cpu")
-    texts = [*TEXTS, "a text of numbers [SEP] list", "path " * 50]
-    ours = open_static(fitted).embed(texts, dim=8).astype(float)
-    theirs = table.encode_query(texts).astype(float)
-    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    np.testing.assert_allclose((ours * theirs).sum(1) / norms, 1, atol=1e-6)
-    assert table.similarity_fn_name == similarity
-    rows = load_file(tmp_path / "table" / "model.safetensors")["embedding.weight"]
-    assert not rows[:4].any()  # special tokens
-    ModelCard.load(tmp_path / "table" / "README.md")
+def test_layer_0_is_exported_as_words(tiny_fitted: Path, tmp_path: Path) -> None:
+    out = run("export", tiny_fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "words")
+    block = re.search(r"```python\n(.*?)```", (tmp_path / "words" / "README.md").read_text(), re.S)
+    assert block is not None
+    names: dict[str, np.ndarray] = {}
+    lines = block[1].replace("FOLDER", str(tmp_path / "words"))
+    exec(lines.replace('["a question"]', repr(TEXTS)), names)
+    np.testing.assert_allclose(names["queries"], WordTable.open(tiny_fitted).embed(TEXTS, 8))
+    assert "words, 8 dims" in out
+    ModelCard.load(tmp_path / "words" / "README.md")
 
 
 # Cards

@@ -12,7 +12,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import ModelCard
 from m2dr.core.settings import TrainSettings
 from m2dr.model import checkpoint
-from m2dr.model.hub import EXITS, HEADS, STATIC
+from m2dr.model.hub import EXITS, HEADS, WORDS
 from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.train import train
 
@@ -60,7 +60,7 @@ def test_a_refit_leaves_the_trained_model_alone_and_gives_it_every_cut(
     assert as_trained.fit is None
     assert card.fit is not None
     assert card.fit.texts > 0
-    assert (tmp_path / "refit" / STATIC).exists()
+    assert (tmp_path / "refit" / WORDS).exists()
     assert not (tmp_path / "refit" / HEADS).exists()
 
 
