@@ -67,8 +67,8 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def exits_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit exits on any number of documents in this process, as on many."""
-    for module in ("encode_corpus", "evaluate"):
-        monkeypatch.setattr(f"m2dr.tasks.{module}.FEWEST", 1)
+    for module in ("index.exit_files", "tasks.evaluate"):
+        monkeypatch.setattr(f"m2dr.{module}.FEWEST", 1)
 
 
 @pytest.fixture(scope="session")

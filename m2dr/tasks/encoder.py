@@ -625,7 +625,7 @@ class QueryEncoder:
             exits: folder of the exits of an index, used in place of those of the model.
 
         Raises:
-            UserError: as `open_static` and `open_runtime` do, or a runtime was named at layer 0.
+            UserError: as `WordTable.open` and `open_runtime` do, or a runtime was named at layer 0.
         """
         self.layer, self.lock = layer, threading.Lock()
         self.opened: OpenedRuntime | None = None
