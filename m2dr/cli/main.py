@@ -15,10 +15,11 @@ import click
 from m2dr import __version__
 from m2dr.core.errors import Interrupted, nearest, sentence_of
 from m2dr.core.progress import printable
-from m2dr.core.requests import HYBRID
+from m2dr.core.requests import HYBRID, QUERY_MIX
 
 MISTAKE, STOPPED = 2, 1  # exit codes
 _NUMBER = re.compile(r"[-+.\d]+")
+_BARE = {"--hybrid": HYBRID, "--query-mix": QUERY_MIX}
 
 
 def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> None:
@@ -52,10 +53,10 @@ def echo_json(value: object) -> None:
 
 class _Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give --hybrid its default weight where no number follows; a query may."""
+        """Give weights their default where no number follows; a query may."""
         for at, word in enumerate(args):
-            if word == "--hybrid" and not _NUMBER.fullmatch("".join(args[at + 1 : at + 2])):
-                args[at] = f"--hybrid={HYBRID}"
+            if word in _BARE and not _NUMBER.fullmatch("".join(args[at + 1 : at + 2])):
+                args[at] = f"{word}={_BARE[word]}"
         return super().parse_args(ctx, args)
 
 

@@ -3,7 +3,7 @@
 Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ Exits = Literal["", "index", "model"]  # of queries
 
 INDEXES = Path("indexes")
 HYBRID = 0.4  # weight of BM25 beside vectors: docs/search.md
+QUERY_MIX = 0.5  # weight of words in the vector of a query: docs/decisions/0024-mix-and-feedback.md
 SHARD_ROWS = 4096  # of a store, in every shard but the last; 3 MB of f16 at width 384
 PYDOCS = "pydocs"
 NEWEST = "Folder or id; the newest trained one in models/ by default."
@@ -88,14 +89,43 @@ def language_option() -> Any:  # a field
     return option("", help_of)
 
 
-def hybrid_option() -> Any:  # a field
-    """Return the field of the weight of BM25 in a hybrid."""
-    return option(
-        0.0,
-        f"Rank by BM25 too; its weight is {HYBRID} unless one is given, as in --hybrid .3.",
-        most=1,
-        bare=HYBRID,
+@dataclass(frozen=True, kw_only=True)
+class Blend:
+    """What stands beside the vectors of queries, by its weight; 0 where nothing does."""
+
+    hybrid: float = option(
+        0.0, f"BM25 beside the vectors; of weight {HYBRID} where none follows.", most=1, bare=HYBRID
     )
+    query_mix: float = option(
+        0.0,
+        "Words of the query in its vector, where its layer reads none; of weight "
+        f"{QUERY_MIX} where none follows.",
+        most=1,
+        bare=QUERY_MIX,
+    )
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights alone, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(Blend)}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is, in words."""
+        notes = {
+            f"BM25 of weight {self.hybrid:g} beside the vectors": self.hybrid,
+            f"words of weight {self.query_mix:g} in the queries": self.query_mix,
+        }
+        return tuple(note for note, weight in notes.items() if weight)
+
+    def named(self, name: str) -> str:
+        """Return the name of results with all this, from that of results by vectors alone.
+
+        >>> Blend(hybrid=0.4, query_mix=0.5).named("mine")
+        'mine.hybrid-0.4.query-mix-0.5'
+        """
+        given = {key.replace("_", "-"): weight for key, weight in self.weights.items() if weight}
+        return name + "".join(f".{key}-{weight:g}" for key, weight in given.items())
 
 
 @dataclass(frozen=True)
@@ -239,7 +269,7 @@ class VerifyRequest(_OfIndexes):
 
 
 @dataclass(frozen=True)
-class SearchRequest(_OfIndexes):
+class SearchRequest(_OfIndexes, Blend):
     """What `m2dr search` is asked, without the queries."""
 
     corpus: str = corpus_option()
@@ -266,7 +296,6 @@ class SearchRequest(_OfIndexes):
         "", "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de)."
     )
     exits: Exits = exits_option()
-    hybrid: float = hybrid_option()
     query_vectors: Path | None = option(
         None,
         "Vectors of the queries, from what made those of the documents, in place of encoding them: "
@@ -394,7 +423,7 @@ def _split() -> Any:  # a field
 
 
 @dataclass(frozen=True)
-class EvaluateRequest(_OfIndexes):
+class EvaluateRequest(_OfIndexes, Blend):
     """What `m2dr evaluate` is asked of retrieval."""
 
     corpora: tuple[str, ...] = option(
@@ -428,7 +457,6 @@ class EvaluateRequest(_OfIndexes):
         (), "Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run."
     )
     costs: bool = option(False, "Measure latency, bytes and encoding speed of cuts.")
-    hybrid: float = hybrid_option()
     overwrite: bool = option(False, "Measure again what was measured before.")
     query_length: int | None = length_option("query")
     document_length: int | None = length_option("document")
@@ -538,7 +566,7 @@ class CompareRequest:
 
 
 @dataclass(frozen=True)
-class PickRequest:
+class PickRequest(Blend):
     """What `m2dr pick` is asked."""
 
     folder: Path = option(
@@ -560,9 +588,6 @@ class PickRequest:
     )
     measure: str = option(
         "", "Measure of quality; that of --at-least by default, or else nDCG@10 or the first one."
-    )
-    hybrid: float = option(
-        0.0, f"Of the results with BM25 of this weight, {HYBRID} by default.", most=1, bare=HYBRID
     )
 
 
@@ -645,7 +670,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
-class ServeRequest(_OfIndexes):
+class ServeRequest(_OfIndexes, Blend):
     """What `m2dr serve` is asked."""
 
     indexes: tuple[str, ...] = option(
@@ -675,7 +700,6 @@ class ServeRequest(_OfIndexes):
         "", "Environment variable with the token that requests must bring.", metavar="NAME"
     )
     engine: str = option("", "An engine that was built, or exact; the flat index by default.")
-    hybrid: float = hybrid_option()
     runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
     batch_size: int = option(64, "Texts that are encoded at once; 1 for no batches.", least=1)
     batch_wait: float = option(

@@ -435,7 +435,8 @@ def _parsed(text: str, hint: object) -> Any:  # a value of TOML
 def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` says
     """Return a value of TOML or Python as the type of a setting; lists take one value too."""
     is_list = get_origin(hint) is tuple
-    value = described.bare if value is True and described.bare is not None else value
+    if isinstance(value, bool) and described.bare is not None:
+        value = described.bare if value else 0.0
     value = fspath(value) if isinstance(value, PathLike) else value
     value = value.tolist() if hasattr(value, "tolist") else value
     if is_list and not isinstance(value, list | tuple):

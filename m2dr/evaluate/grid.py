@@ -350,12 +350,7 @@ class Provenance:
     fingerprint: str  # sha256 of the model's weights, tokenizer and config.json
     versions: dict[str, str] = field(default_factory=dict)  # package -> version
     exits: str = ""  # digest of those of an index, where queries passed them
-    hybrid: float = 0.0  # weight of BM25
-
-
-def hybrid_name(name: str, weight: float) -> str:
-    """Return the name of the folder of results with BM25 of a weight beside vectors."""
-    return f"{name}.hybrid-{weight:g}" if weight else name
+    blend: dict[str, float] = field(default_factory=dict)  # `Blend.weights`
 
 
 def read_provenance(folder: Path) -> Provenance | None:

@@ -4,8 +4,9 @@ import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,44 @@ Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n],
 _NEWLINE = 10
 _WORDS = 8  # of eight bytes: longer docids are sorted as strings, which takes less memory
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
+
+
+class Ranker(Protocol):
+    """What ranks documents as `Searchable.ranked` does."""
+
+    def ranked(
+        self,
+        query_ids: Sequence[str],
+        queries: Floats,
+        k: int,
+        drop: Mapping[str, str] | None = None,
+        texts: Sequence[str] = (),
+    ) -> Run:
+        """Rank the best `k` documents of each query."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """Documents that are ranked by other vectors of the queries.
+
+    Attributes:
+        documents: that are ranked.
+        vectors: of queries, from their vectors [Q, W] and texts.
+    """
+
+    documents: Ranker
+    vectors: Callable[[Floats, Sequence[str]], Floats]
+
+    def ranked(
+        self,
+        query_ids: Sequence[str],
+        queries: Floats,
+        k: int,
+        drop: Mapping[str, str] | None = None,
+        texts: Sequence[str] = (),
+    ) -> Run:
+        """Rank as `documents` does."""
+        return self.documents.ranked(query_ids, self.vectors(queries, texts), k, drop, texts)
 
 
 class Searchable(ABC):

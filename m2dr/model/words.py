@@ -95,6 +95,10 @@ class WordTable:
             raise UserError(f"{self.path} holds a number that is not finite.")
         return vectors
 
+    def mixed(self, vectors: Floats, texts: Sequence[str], weight: float) -> Floats:
+        """Return the vectors [N, W] of texts, of length one, plus `weight` times their words'."""
+        return unit_rows(vectors) + np.float32(weight) * unit_rows(self.embed(texts))
+
     def add(self, vectors: Floats, layers: Sequence[int], texts: Sequence[str]) -> None:
         """Add what the words of texts say to the vectors of the layers that read words.
 

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from m2dr import __version__
 from m2dr.core.errors import UserError
-from m2dr.core.requests import HYBRID, LOOPBACK, ServeRequest
+from m2dr.core.requests import HYBRID, LOOPBACK, QUERY_MIX, ServeRequest
 from m2dr.serve.service import Meters, Refused, Service
 
 LOG = logging.getLogger("m2dr.serve")
@@ -39,6 +39,7 @@ Text = Annotated[str, Field(max_length=32_768)]
 Texts = Annotated[  # fail_fast, as an error for each item would take a second
     list[Text], Field(min_length=1, max_length=256, fail_fast=True)
 ]
+Weight = Annotated[bool | float, Field(ge=0, le=1)]
 Layer = Annotated[int, Field(ge=0, description="Layers that texts run through; all by default.")]
 Dim = Annotated[int, Field(ge=1, description="Dims that are compared; the most by default.")]
 Side = Literal["query", "document"]
@@ -56,8 +57,11 @@ class SearchBody(BaseModel):
     dim: Dim | None = None
     filter: Text | None = Field(None, description="Of the documents' fields, as `year >= 2020`.")
     index: str | None = Field(None, description="Name of an index; the first one by default.")
-    hybrid: Annotated[bool | float, Field(ge=0, le=1)] | None = Field(
+    hybrid: Weight | None = Field(
         None, description=f"Whether to rank by BM25 too, or its weight; true is {HYBRID}."
+    )
+    query_mix: Weight | None = Field(
+        None, description=f"Whether words are added to queries, or by what weight; {QUERY_MIX}."
     )
     compare: bool | None = Field(
         None, description="Whether the answer of the full model stands beside that of the cut."
@@ -118,6 +122,7 @@ class SearchAnswer(BaseModel):
     results: list[Result]
     times: Times
     hybrid: float = Field(description="Weight of BM25; 0 where vectors alone were compared.")
+    query_mix: float = Field(description="Weight of words in the queries; 0 where there are none.")
     full_times: Times | None = None
     problem: str | None = None
     warning: str | None = Field(None, description="Why a cut may be worse than the model allows.")
@@ -190,6 +195,7 @@ class IndexAnswer(BaseModel):
     examples: list[str]
     costs: list[Cost]
     hybrid: float = Field(description="Weight of BM25 where a search gives none.")
+    query_mix: float = Field(description="Weight of words in queries, likewise.")
     grid: GridAnswer | None
 
 
@@ -242,7 +248,7 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         queries = body.queries or [body.query or ""]
         answer = await service.search(
             queries, body.k or 10, body.layer, body.dim, body.filter, body.index,
-            bool(body.compare), HYBRID if body.hybrid is True else body.hybrid,
+            bool(body.compare), hybrid=body.hybrid, query_mix=body.query_mix,
         )  # fmt: skip
         return JSONResponse(answer)
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.files import return_free_memory
 from m2dr.core.records import Ranking, Side
-from m2dr.index.bm25 import Hybrid
-from m2dr.index.searchable import Searchable
+from m2dr.index.searchable import Ranker
 from m2dr.tasks.encoder import QueryEncoder
 
 _TRIM = 20.0  # seconds between two returns of free memory to the system
@@ -46,7 +45,7 @@ class _Work:
     encoder: QueryEncoder
     texts: Sequence[str]
     side: Side
-    documents: Searchable | Hybrid | None  # to search
+    documents: Ranker | None  # to search
     k: int
     future: "asyncio.Future[Outcome]"
     loop: asyncio.AbstractEventLoop
@@ -87,7 +86,7 @@ class Batcher:
         encoder: QueryEncoder,
         texts: Sequence[str],
         side: Side,
-        documents: Searchable | Hybrid | None = None,
+        documents: Ranker | None = None,
         k: int = 0,
     ) -> Outcome:
         """Encode texts, and search `documents` with them; together with those of other requests.

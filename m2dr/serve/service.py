@@ -264,7 +264,7 @@ class Service:
             UserError: there is no such index, or its model or its texts are not at hand.
         """
         encoders, self.meters = QueryEncoders(), Meters()
-        self._hybrid = request.hybrid
+        self._weights = request.weights
         self.indexes: dict[str, ServedIndex] = {}
         for folder in dict.fromkeys(request.indexes or ("",)):
             index = ServedIndex(
@@ -272,6 +272,7 @@ class Service:
                     request.corpus, request.model, index=folder, root=request.root,
                     device=request.device, dtype=request.dtype, engine=request.engine,
                     runtime=request.runtime, hybrid=request.hybrid,
+                    query_mix=request.query_mix,
                 ),
                 encoders,
             )  # fmt: skip
@@ -282,7 +283,7 @@ class Service:
             self.indexes[next(name for name in names if name not in self.indexes)] = index
         self._grids = {
             name: find_grid(
-                request.grid, index.corpus, index.card.fingerprint, index.exits, request.hybrid
+                request.grid, index.corpus, index.card.fingerprint, index.exits, request.weights
             )
             for name, index in self.indexes.items()
         }
@@ -299,7 +300,7 @@ class Service:
         filter: str | None,
         index: str | None,
         compare: bool,
-        hybrid: float | None,
+        **weights: bool | float | None,
     ) -> Table:
         """Answer `POST /search`.
 
@@ -310,7 +311,6 @@ class Service:
         if len(queries) > 1 and len(queries) * k > MOST_HITS:
             raise Refused(422, f"An answer may have {MOST_HITS} documents; ask for fewer.", "k")
         name, served = self._index(index)
-        weight = self._hybrid if hybrid is None else hybrid
         cut = served.cut(layer, dim)
         cuts = [cut, served.full] if compare else [cut]
         opened = [await _opened(served, each) for each in cuts]
@@ -318,9 +318,9 @@ class Service:
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
-            await self._ranked(*opened[0], queries, depth, filter, weight)
+            await self._ranked(*opened[0], queries, depth, filter, weights)
         outcomes = await asyncio.gather(
-            *(self._ranked(*each, queries, depth, filter, weight) for each in opened)
+            *(self._ranked(*each, queries, depth, filter, weights) for each in opened)
         )
         texts, problem = await _documents(served, outcomes)
         results = []
@@ -335,7 +335,7 @@ class Service:
             results.append(result)
         answer: Table = {
             "index": name, "cut": str(cut), "layer": cut.layer, "dim": cut.dim, "results": results,
-            "times": _times(outcomes[0]), "hybrid": weight,
+            "times": _times(outcomes[0]), **opened[0][0].blend(**weights).weights,
         }  # fmt: skip
         if compare:
             answer["full_times"] = _times(outcomes[1])
@@ -352,12 +352,13 @@ class Service:
         queries: Sequence[str],
         k: int,
         filter: str | None,
-        hybrid: float,
+        weights: Mapping[str, bool | float | None],
     ) -> Outcome:
         try:
-            documents = await asyncio.to_thread(searcher.where, filter or "", hybrid)
+            documents = await asyncio.to_thread(searcher.where, filter or "", **weights)
         except UserError as error:
-            raise Refused(422, str(error), "filter" if filter else "hybrid") from None
+            param = "filter" if filter else "query_mix" if weights["query_mix"] else "hybrid"
+            raise Refused(422, str(error), param) from None
         return await self._batched(encoder, queries, "query", documents, k)
 
     async def embeddings(
@@ -412,7 +413,7 @@ class Service:
             "dims": list(index.dims[index.full.layer]), "full": str(index.full),
             "similarity": index.card.similarity, "fields": sorted(index.kinds),
             "examples": index.examples(), "costs": index.costs(),
-            "hybrid": self._hybrid, "grid": grid_table(grid) if grid else None,
+            **self._weights, "grid": grid_table(grid) if grid else None,
         }  # fmt: skip
 
     def openai_models(self) -> Table:
@@ -462,7 +463,7 @@ def example_of(document: Document) -> str:
 
 
 def find_grid(
-    given: Path | None, corpus: str, fingerprint: str, exits: str, hybrid: float = 0.0
+    given: Path | None, corpus: str, fingerprint: str, exits: str, blend: Mapping[str, float]
 ) -> Grid | None:
     """Return the grid that was given, or that of a model and a corpus in results/, if any.
 
@@ -471,7 +472,7 @@ def find_grid(
         corpus: of the index.
         fingerprint: of the model.
         exits: digest of those of the index that queries pass; empty for the model's own.
-        hybrid: weight of BM25.
+        blend: weights of what is beside the vectors.
 
     Raises:
         UserError: the given file is no grid, or one of other exits.
@@ -484,8 +485,8 @@ def find_grid(
     for path in sorted(RESULTS.rglob(PROVENANCE)):
         try:
             made = read_provenance(path.parent)
-            of = made and (made.fingerprint, made.exits, made.hybrid)
-            if made is None or of != (fingerprint, exits, hybrid):
+            of = made and (made.fingerprint, made.exits, made.blend)
+            if made is None or of != (fingerprint, exits, blend):
                 continue
             grid = read_grid(path.parent / GRID)
         except UserError:

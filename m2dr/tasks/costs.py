@@ -8,7 +8,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut
-from m2dr.core.requests import EvaluateRequest, IndexRequest
+from m2dr.core.requests import QUERY_MIX, EvaluateRequest, IndexRequest
 from m2dr.evaluate import costs
 from m2dr.index.bm25 import BM25, Hybrid
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.manifest import store_folder
-from m2dr.index.searchable import Searchable
+from m2dr.index.searchable import Ranker
 from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.checkpoint import read_card
@@ -51,6 +51,7 @@ class Encoders:
     by_layer: Mapping[int, Encoder]
     tokenizer: Any  # a ModelTokenizer; None without a model
     words: WordTable | None = None  # layer 0
+    mixed: Sequence[int] = ()  # layers whose queries words are added to
 
     @property
     def deepest(self) -> Encoder:
@@ -68,13 +69,16 @@ class Encoders:
         if not self.by_layer and self.words is not None:
             width = self.words.width
             return costs.Shape(width, 0, 0, 0, gated=False, tables={0: width})
-        return shape_of(self.by_layer[layer])
+        shape = shape_of(self.by_layer[layer])
+        tables = dict.fromkeys(self.mixed, shape.width)
+        return replace(shape, tables={**shape.tables, **tables})
 
     def parameters(self, layer: int) -> int:
         """Return the number of parameters in memory to encode queries at a layer."""
-        if layer == 0 and self.words is not None:
-            return int(self.words.table.size + self.words.weights.size)
-        return parameters_of(self.by_layer[layer], layer)
+        words = int(self.words.table.size + self.words.weights.size) if self.words else 0
+        if layer == 0 and words:
+            return words
+        return parameters_of(self.by_layer[layer], layer) + words * (layer in self.mixed)
 
 
 def measure_costs(
@@ -99,9 +103,9 @@ def measure_costs(
     card = read_card(model, request.query_length, request.document_length)
     dataset = open_corpus(corpus)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
-    exits, by_index = None, layers_by_index(card, request.exits)
+    exits, by_index, own = None, layers_by_index(card, request.exits), fitting_exits(folder)
     if by_index and request.documents in ("trained", "last"):
-        exits = fitting_exits(folder)
+        exits = own
     if exits is None:
         if request.exits == "index":
             raise no_exits(folder.parent)
@@ -118,6 +122,11 @@ def measure_costs(
         request.device,
         request.dtype,
     )
+    if request.query_mix:
+        if own is None:
+            raise no_exits(folder.parent)
+        chosen = [n for n in layers if n not in by_index and card.takes_words(n, sources[n])]
+        encoders = replace(encoders, words=encoders.words or WordTable.open(own), mixed=chosen)
     for encoder in encoders.by_layer.values():
         encoder.card = encoder.card.with_lengths_of(card)
     cores = (
@@ -138,13 +147,13 @@ def measure_costs(
             dim: open_index(build_index(store, dim, "flat", folder=Path(scratch)))
             for dim in sorted({cut.dim for cut in cuts})
         }
-    searched: Mapping[int, Searchable | Hybrid] = indexes
+    searched: Mapping[int, Ranker] = indexes
     words_bytes = 0
     if request.hybrid:
         words = open_words(store, lambda: dataset)
         words_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
         searched = {dim: Hybrid(each, words, request.hybrid) for dim, each in indexes.items()}
-        machine += f"; with BM25 of weight {request.hybrid:g}"
+    machine = "; ".join([machine, *request.notes])
     times = query_times(encoders, layers, searched, texts, rounds)
     rows = _spread(range(dataset.document_count), documents)
     contents = [dataset.document_at(row).content for row in rows]
@@ -230,7 +239,7 @@ def open_encoders(
 def query_times(
     encoders: Encoders,
     layers: Iterable[int],
-    indexes: Mapping[int, Searchable | Hybrid],
+    indexes: Mapping[int, Ranker],
     texts: Sequence[str],
     rounds: int,
 ) -> dict[Cut, Floats]:
@@ -259,7 +268,10 @@ def query_times(
             return
         encoder = encoders.by_layer[layer]
         rows = tokenize(encoder.card, encoders.tokenizer, [texts[query]], "query")
-        embed_tokens(encoder, rows, encoders.tokenizer.pad_id, [layer], texts=[texts[query]])
+        own = [texts[query]]
+        (vectors,) = embed_tokens(encoder, rows, encoders.tokenizer.pad_id, [layer], texts=own)
+        if encoders.words is not None and layer in encoders.mixed:
+            encoders.words.mixed(vectors, own, QUERY_MIX)
 
     def search(dim: int, query: int) -> None:
         indexes[dim].ranked(["query"], vectors[query : query + 1], FOUND, texts=[texts[query]])

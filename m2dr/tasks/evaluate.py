@@ -23,14 +23,13 @@ from m2dr.evaluate.grid import (
     Provenance,
     as_json,
     average,
-    hybrid_name,
     package_versions,
     read_provenance,
     text_tables,
     write_grid,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
-from m2dr.index.exit_files import FEWEST, digest_of_exits, fitting_exits
+from m2dr.index.exit_files import FEWEST, digest_of_exits, fitting_exits, no_exits
 from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
 from m2dr.model.devices import choose_device
@@ -269,8 +268,10 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         will = will and corpus.task.dataset.document_count >= FEWEST
         if request.exits or will or fitting_exits(last):
             by_index = layers_by_index(card, request.exits)
-    elif request.exits == "index":
+    elif request.exits == "index" or request.query_mix:
         raise UserError(f"--documents {request.documents}: exits of an index search the last.")
+    if request.query_mix and not by_index and not fitting_exits(last):
+        raise no_exits(last.parent)
     cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
     given = {}
     if request.query_vectors:
@@ -281,8 +282,8 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     layers, dims = (tuple(sorted(set(each))) for each in zip(*map(astuple, cuts), strict=True))
     searched = pairing(card, layers, request.documents, by_index)
     name += searched.suffix + (f".{request.exits}-exits" if request.exits else "")
-    name = hybrid_name(name, request.hybrid)
-    folder = corpus.folder / name
+    folder = corpus.folder / (name := request.named(name))
+    with_exits = by_index or request.query_mix
     with lock_folder(folder):
         made = read_provenance(folder)
         if (
@@ -292,15 +293,16 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             and Path(made.model).resolve() != Path(model).resolve()
         ):
             raise UserError(f"{folder} holds results of {made.model}; give another --out.")
-        sources = sorted({*searched.layers.values(), *((card.layers,) if by_index else ())})
+        sources = sorted({*searched.layers.values(), *((card.layers,) if with_exits else ())})
         where: dict[str, Any] = {
             "root": request.root, "device": request.device, "dtype": request.dtype
         }  # fmt: skip
-        fits = bool(by_index)
-        index = IndexRequest(corpus.name, model, exits=fits, runtime=request.runtime, **where)
+        index = IndexRequest(
+            corpus.name, model, exits=bool(by_index), runtime=request.runtime, **where
+        )
         stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
         exits = None
-        if by_index:
+        if with_exits:
             exits = fitting_exits(stores[card.layers].folder)
             exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
         device = str(choose_device(request.device))
@@ -309,7 +311,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         )
         ranker = GridRanker(
             corpus.task, model, card, stores, dims, device, request.dtype, exits, by_index,
-            request.hybrid, bm25, given,
+            request, bm25, given,
         )  # fmt: skip
         grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
@@ -317,7 +319,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
         write_record(
             folder / PROVENANCE,
-            Provenance(words, *how, digest_of_exits(exits) if exits else "", request.hybrid),
+            Provenance(words, *how, digest_of_exits(exits) if exits else "", request.weights),
         )
         return grid
 

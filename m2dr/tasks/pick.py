@@ -23,7 +23,7 @@ from m2dr.evaluate.costs import (
     read_costs,
     with_unit,
 )
-from m2dr.evaluate.grid import Grid, aligned, format_score, hybrid_name, read_provenance
+from m2dr.evaluate.grid import Grid, aligned, format_score, read_provenance
 from m2dr.tasks.compare import USUAL, grid_of
 
 
@@ -118,7 +118,7 @@ def pick_cut(request: PickRequest) -> Choice:
             fits, with the nearest ones and what they lack.
     """
     folder = request.folder
-    folder = folder.with_name(hybrid_name(folder.name, request.hybrid))
+    folder = folder.with_name(request.named(folder.name))
     grid = grid_of(folder)
     floor_of, floor = request.at_least or ("", None)
     if floor_of and request.measure not in ("", floor_of):

@@ -235,7 +235,11 @@ def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelR
         else:
             place = Path(made.model)
             is_another = place.is_dir() and place.resolve() != request.model.resolve()
-            is_own = made.fingerprint == card.fingerprint and not is_another and not made.hybrid
+            is_own = (
+                made.fingerprint == card.fingerprint
+                and not is_another
+                and not any(made.blend.values())
+            )
         if is_own:
             own.append(result)
     if not own and request.results:

@@ -18,7 +18,7 @@ from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import json_sha256, remove_files
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut, Judgement, ModelCard, Query, Ranking, Run
-from m2dr.core.requests import Runs
+from m2dr.core.requests import Blend, Runs
 from m2dr.data.dataset import Dataset
 from m2dr.evaluate.checks import model_checks, query_checks, ranking_checks
 from m2dr.evaluate.grid import (
@@ -128,7 +128,7 @@ class GridRanker:
     dtype: str
     exits: Path | None = None  # of an index
     by_index: tuple[int, ...] = ()  # layers whose queries pass them in place of the model's own
-    hybrid: float = 0.0  # weight of BM25
+    blend: Blend = Blend()
     bm25: Bm25 | None = None  # of the documents, where it has a weight
     given: Mapping[int, Floats] = field(default_factory=dict)  # vectors of queries by layer [Q, H]
     _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
@@ -140,6 +140,7 @@ class GridRanker:
             layer: of the queries.
             store: digest of the store of the documents.
         """
+        mix = self.blend.query_mix
         return {
             "version": __version__,
             "model": asdict(replace(label_of(self.card, ""), cuts=())),
@@ -149,8 +150,9 @@ class GridRanker:
             "task": self.task.digest,
             "drop": self.task.dataset.drops_own_document,
             "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
-            **({"exits": self._digest_of_exits} if layer in self.by_index else {}),
-            **({"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}),
+            **({"exits": self._digest_of_exits} if layer in self.by_index or mix else {}),
+            **({"hybrid": self.blend.hybrid, "words": self.bm25.language} if self.bm25 else {}),
+            **({"query_mix": mix} if mix else {}),
             **(
                 {"queries": hashlib.sha256(self.given[layer].tobytes()).hexdigest()}
                 if layer in self.given
@@ -208,8 +210,12 @@ class GridRanker:
         """Yield the rows and scores of every dim, both [Q, k], best first."""
         drops = self.task.dataset.drops_own_document
         depth = max(self.depth, HYBRID_DEPTH) if self.bm25 else self.depth
+        vectors, mix = self._vectors[layer], self.blend.query_mix
+        if mix and layer not in self.by_index and self.card.takes_words(layer, source):
+            assert self._words.words is not None, "layer 0 is words"
+            vectors = self._words.words.mixed(vectors, self._texts, mix)
         hits = prefix_top_k(
-            self._vectors[layer],
+            vectors,
             self.stores[source],
             self.dims,
             depth + drops,
@@ -241,7 +247,9 @@ class GridRanker:
                 words[self._own[place]] = 0
             for dim, (by_vectors, rows) in hits.items():
                 kept = rows[place] >= 0
-                blend = blended(words, by_vectors[place, kept], rows[place, kept], self.hybrid)
+                blend = blended(
+                    words, by_vectors[place, kept], rows[place, kept], self.blend.hybrid
+                )
                 best, scores = contenders(*blend, k)
                 order = np.lexsort((-self._docid_ranks[best], -scores))[:k]
                 blends[dim][0][place, : len(order)] = scores[order]
@@ -252,10 +260,9 @@ class GridRanker:
         """Encode the queries at some layers into `_vectors`, each [Q, H]; one pass per exits."""
         device = choose_device(self.device)
         dtype = choose_dtype(self.dtype, device)
-        texts = [query.text for query in self.task.queries]
+        texts = self._texts
         if 0 in layers and 0 in self.by_index:
-            words = QueryEncoder(self.model, 0, exits=self.exits)
-            self._vectors[0] = words.embed(words.tokenize(texts), texts)
+            self._vectors[0] = self._words.embed(self._words.tokenize(texts), texts)
         for exits in (None, self.exits):
             chosen = sorted(one for one in layers if (one in self.by_index) == bool(exits))
             chosen = chosen[chosen[:1] == [0] and bool(exits) :]
@@ -270,6 +277,14 @@ class GridRanker:
             self._vectors.update(zip(chosen, vectors, strict=True))
             if not self.exits:
                 return
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return [query.text for query in self.task.queries]
+
+    @cached_property
+    def _words(self) -> QueryEncoder:
+        return QueryEncoder(self.model, 0, exits=self.exits)
 
     @cached_property
     def _evaluator(self) -> RowEvaluator:
@@ -384,9 +399,7 @@ def measure_grid(
             store.manifest.label.differences(label_of(card, ranker.model)),
         ),
     )
-    notes = tuple(_notes(task, card, pairing, ranker.by_index))
-    if ranker.hybrid:
-        notes = (f"BM25 of weight {ranker.hybrid:g} beside the vectors", *notes)
+    notes = (*ranker.blend.notes, *_notes(task, card, pairing, ranker.by_index))
     grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
     write_grid(grid, folder)
     return replace(grid, cells={cut: cells[cut] for cut in asked})

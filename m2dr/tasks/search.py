@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,9 +51,10 @@ from m2dr.index.manifest import (
     store_folder,
     store_folders_of,
 )
-from m2dr.index.searchable import Searchable
+from m2dr.index.searchable import Mixed, Ranker, Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
+from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import check_documents, model_for, open_corpus, open_words, write_documents
 from m2dr.tasks.encoder import (
     Encoder,
@@ -395,49 +396,80 @@ class Searcher:
         self.documents = open_documents(resolved)
         self.cut = Cut(resolved.query_layer, self.documents.dim)
         self.documents.accept(label_of(resolved.card, resolved.model), self.cut)
+        self._encoder_of = encoder_of or QueryEncoders().of
         self._searched = lru_cache(_FILTERS)(self._where)
         self.where()
         self.warnings = [] if resolved.exits else self.documents.warnings(self.cut)
         given = request.query_vectors
         if given:
             self._given = query_vectors(given, resolved.card, resolved.home)
-        self._encoder = None if given else (encoder_of or QueryEncoders().of)(resolved)
+        self._encoder = None if given else self._encoder_of(resolved)
         self.describe = (
             f"{counted(self.documents.documents, 'documents')} of {self.documents.corpus} "
             f"(layer {self.documents.layer}), {'given ' * bool(given)}queries at {self.cut} of "
             f"{resolved.model}{' by exits of the index' if resolved.exits else ''}"
-            f"{f', BM25 by {request.hybrid:g}' if request.hybrid else ''}"
+            f"{''.join(f', {note}' for note in self.blend().notes)}"
         )
+
+    def blend(
+        self, hybrid: bool | float | None = None, query_mix: bool | float | None = None
+    ) -> requests.Blend:
+        """Return the weights of a search; no words are mixed into queries that read some already.
+
+        Args:
+            hybrid: weight of BM25; that of the request when None, the usual one when True.
+            query_mix: weight of words in the queries, likewise.
+
+        Raises:
+            UserError: a weight is not from 0 to 1.
+        """
+        resolved, given = self.resolved, {"hybrid": hybrid, "query_mix": query_mix}
+        asked = {name: weight for name, weight in given.items() if weight is not None}
+        blend: requests.Blend = request_of(requests.Blend, resolved.request.weights | asked)
+        mixes = resolved.card.takes_words(self.cut.layer, self.documents.layer)
+        return blend if mixes and not resolved.exits else replace(blend, query_mix=0.0)
+
+    @cached_property
+    def _words(self) -> WordTable:
+        """Layer 0 by the exits of the index, wherever its vectors lie."""
+        request = replace(
+            self.resolved.request, query_layer=0, document_layer=None, exits="index", index=""
+        )
+        words = self._encoder_of(replace(self.resolved, request=request)).words
+        assert words is not None, "layer 0 is words"
+        return words
 
     def where(
         self,
         filter: str = "",
-        hybrid: float | None = None,  # as the options are called
-    ) -> Searchable | Hybrid:
+        hybrid: bool | float | None = None,  # as the options are called
+        query_mix: bool | float | None = None,
+    ) -> Ranker:
         """Return the open index, in which only documents that fit a filter are found.
 
         Those that were asked for last stay open.
 
         Args:
             filter: such as `year >= 2020 and lang = en`; that of the request when empty.
-            hybrid: weight of BM25; that of the request when None.
+            hybrid: as `blend` takes it.
+            query_mix: as `blend` takes it.
 
         Raises:
             UserError: it is not written as a filter is, names a field that the documents do not
                 have, or compares one with a value of another kind; or fields are not known; or
-                the documents of a hybrid lie in Milvus.
+                the documents of a hybrid lie in Milvus; or the index has no words to mix.
         """
-        request = self.resolved.request
-        weight = request.hybrid if hybrid is None else float(hybrid)
-        return self._searched(filter or request.filter, weight)
+        wanted = filter or self.resolved.request.filter
+        return self._searched(wanted, self.blend(hybrid, query_mix))
 
-    def _where(self, text: str, weight: float) -> Searchable | Hybrid:
+    def _where(self, text: str, blend: requests.Blend) -> Ranker:
+        if blend.query_mix:
+            mixed = partial(self._words.mixed, weight=blend.query_mix)
+            return Mixed(self._searched(text, replace(blend, query_mix=0.0)), mixed)
         wanted = Filter.parse(text) if text else None
         documents = self.documents.where(wanted) if wanted else self.documents
-        if not weight:
+        if not blend.hybrid:
             return documents
-        if not 0 < weight <= 1:
-            raise UserError(f"{weight} was given as the weight of BM25; give one from 0 to 1.")
         if self.resolved.request.index.startswith(MILVUS):
             raise UserError("A hybrid was asked for, and BM25 is of documents on disk, not Milvus.")
         store = open_store(store_of(self.resolved))
@@ -445,7 +477,7 @@ class Searcher:
         unfit = np.ones(store.documents, bool) if wanted else None
         if wanted and unfit is not None:
             unfit[store.matching(wanted)] = False
-        return Hybrid(documents, words, weight, unfit)
+        return Hybrid(documents, words, blend.hybrid, unfit)
 
     def search(self, text: str, k: int | None = None) -> Answer:
         """Return the best `k` documents of one query."""
@@ -456,7 +488,8 @@ class Searcher:
         texts: Sequence[str],
         k: int | None = None,
         filter: str = "",  # as the option is called
-        hybrid: float | None = None,
+        hybrid: bool | float | None = None,
+        query_mix: bool | float | None = None,
     ) -> list[Answer]:
         """Return the best `k` documents of each query, in the order of the queries.
 
@@ -464,7 +497,8 @@ class Searcher:
             texts: queries.
             k: documents per query; None: 10, or all where there are fewer.
             filter: as `where` takes it. Fewer documents than `k` may fit it.
-            hybrid: as `where` takes it.
+            hybrid: as `blend` takes it.
+            query_mix: as `blend` takes it.
 
         Raises:
             UserError: a query is empty, k is below 1, or `where` refuses the filter.
@@ -472,7 +506,7 @@ class Searcher:
         if not texts:
             return []
         names = [str(number) for number in range(len(texts))]
-        run, spans = self._walk(names, texts, k, self.where(filter, hybrid), own=False)
+        run, spans = self._walk(names, texts, k, self.where(filter, hybrid, query_mix), own=False)
         times = [1000 * span / len(texts) for span in spans]
         answers = []
         for name in names:
@@ -504,7 +538,7 @@ class Searcher:
         names: Sequence[str],
         texts: Sequence[str],
         k: int | None,
-        documents: Searchable | Hybrid,
+        documents: Ranker,
         own: bool,
         ids: Sequence[str] = (),
     ) -> tuple[Run, tuple[float, float, float]]:
@@ -680,7 +714,7 @@ class Index:
             dtype: auto, fp32 or bf16.
             root: folder of the indexes.
             options: other fields of `SearchRequest`: model, corpus, dim, document_layer, engine,
-                funnel, runtime, exits, filter and hybrid, as `m2dr search` takes them.
+                funnel, runtime, exits, filter, hybrid and query_mix, as `m2dr search` takes them.
 
         Raises:
             UserError: no such model, corpus or index, or they do not fit.
@@ -825,6 +859,7 @@ class Index:
         k: int | None = None,
         filter: str = "",
         hybrid: bool | float | None = None,
+        query_mix: bool | float | None = None,
     ) -> Any:  # an Answer, or a list of them
         """Return the best `k` documents of each query.
 
@@ -840,6 +875,8 @@ class Index:
             filter: which documents may be found, by their own fields, as `m2dr search --filter`
                 takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
             hybrid: whether to rank by BM25 too, or its weight; as the index was opened by default.
+            query_mix: whether to add the words of queries to their vectors, or by which weight,
+                likewise; at layers that read no words.
 
         Returns:
             A list with the `Answer` of each query, or a single one for a single string: `hits`,
@@ -854,8 +891,8 @@ class Index:
         if isinstance(texts, Mapping) or not all(isinstance(query, str) for query in queries):
             raise UserError("Give a query, or a list of queries, which are strings.")
         searcher = self.searcher(layer, dim, document_layer)
-        depth, weight = None if k is None else int(k), requests.HYBRID if hybrid is True else hybrid
-        answers: list[Answer] = searcher.answers(queries, depth, filter, weight)
+        depth = None if k is None else int(k)
+        answers: list[Answer] = searcher.answers(queries, depth, filter, hybrid, query_mix)
         return answers[0] if isinstance(texts, str) else answers
 
     def searcher(

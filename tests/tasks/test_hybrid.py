@@ -111,7 +111,7 @@ def test_the_command_line(index: m2dr.Index) -> None:
         assert table["hits"][0]["bm25_score"] == pytest.approx(hits[0].bm25_score)
     shown = CliRunner().invoke(main, [*words, "--hybrid", ".3", QUERY])
     assert f"BM25 {hits[0].bm25_score:.2f})" in shown.stdout
-    assert "BM25 by 0.3" in shown.stderr
+    assert "BM25 of weight 0.3" in shown.stderr
     assert (
         "1.5 is not from 0 to 1"
         in CliRunner().invoke(main, [*words, "--hybrid", "1.5", QUERY]).stderr
