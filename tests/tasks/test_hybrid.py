@@ -138,9 +138,9 @@ def test_a_weight_of_one_is_bm25(tiny_backbone: Path, tiny_corpus: Path, tmp_pat
         assert ("hybrid" in name) == bool(weight)
         made = read_provenance(report.folder / name)
         assert made is not None
-        assert made.hybrid == weight
+        assert made.blend["hybrid"] == weight
         for costs in report.costs:
-            assert "with BM25 of weight 0.3" in costs.machine
+            assert "BM25 of weight 0.3" in costs.machine
             assert costs.cells[Cut(4, 8)].bytes_per_document > 4 * 8
             read = ("--quality", "90%", "--hybrid", ".3")
             picked = CliRunner().invoke(main, ["pick", str(report.folder / "tiny-bert"), *read])
