@@ -81,6 +81,14 @@ def test_words_beside_vectors(
             assert hit.get("bm25_score") == pytest.approx(other.bm25_score)
 
 
+def test_words_in_queries(server: Server) -> None:
+    """Layer 0 is words already; this index has none for the full model."""
+    assert server.search(query=QUERIES[0], layer=0, query_mix=True)["query_mix"] == 0
+    refused = server.post("/search", {"query": QUERIES[0], "query_mix": 0.3})
+    assert (refused.status, refused.json["error"]["param"]) == (422, "query_mix")
+    assert "no exits that were fitted on its documents" in refused.message
+
+
 def test_untrained_cut_is_said(server: Server) -> None:
     assert server.search(query=QUERIES[0], dim=8).get("warning") is None
     assert "L4D4 was not trained" in server.search(query=QUERIES[0], dim=4)["warning"]
