@@ -88,12 +88,12 @@ def measured(corpus: str, split: str, args: argparse.Namespace, tag: str) -> Ite
     """Yield the rows of a collection."""
     home = args.work / tag
     documents, queries = encode(corpus, split, args.model, home)
-    dataset, root, out = open_dataset(corpus), home / "indexes", home / "results"
+    dataset, root, out = open_dataset(corpus), home / "indexes", home / "results" / split
     width = np.load(documents, mmap_mode="r").shape[1]
     dims = ",".join(str(dim) for dim in (*args.dims, width))
     begun = time.monotonic()
     if not root.exists():
-        run("index", "import", str(documents), "--corpus", corpus, "--root", str(root),
+        run("index", "import", str(documents), "--corpus", corpus, "--indexes", str(root),
             "--rotate", "no", "--dims", dims, "--name", tag)  # fmt: skip
     seconds = time.monotonic() - begun
     size = next(root.rglob("words.safetensors")).stat().st_size / 1e6
@@ -103,7 +103,7 @@ def measured(corpus: str, split: str, args: argparse.Namespace, tag: str) -> Ite
     yield f"| queries | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}"
     found = {}
     for way, options in WAYS.items():
-        run("evaluate", "retrieval", "--corpus", corpus, "--split", split, "--root", str(root),
+        run("evaluate", "retrieval", "--corpus", corpus, "--split", split, "--indexes", str(root),
             "--query-vectors", str(queries), "--dims", dims, "--measure", "nDCG@10",
             "--out", str(out / way.replace(" ", "-")), *options)  # fmt: skip
         folder = next((out / way.replace(" ", "-")).rglob("per_query.npz")).parent

@@ -75,7 +75,7 @@ def test_an_interrupted_encoding_goes_on_in_its_runtime_and_ends_with_the_same_b
     folder = next(tmp_path.glob("*/*/layer-04"))
     assert read_record(folder / "store.partial.json", StorePlan).runtime == OPENVINO
 
-    with pytest.raises(UserError, match=r"store with runtime 'openvino', not 'torch'"):
+    with pytest.raises(UserError, match=r"has runtime 'openvino', not 'torch'"):
         index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, runtime="torch"))
     index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, runtime="auto"))
 
