@@ -94,7 +94,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool) -> None:
     report = task.fit(settings, folder, overwrite)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in report.cosines)
     _say_first(
-        f"{counted(report.texts, 'texts')} in {report.seconds:,.0f} s, cosines of layers 0 to "
+        f"{counted(report.texts, 'texts')} in {report.seconds:,.0f} s, cosines of layers 1 to "
         f"{report.card.layers - 1} with the full model on held-out texts: {cosines}; "
         f"{report.folder}"
     )
