@@ -229,13 +229,13 @@ class Hybrid:
 
     Attributes:
         vectors: the index of the vectors, perhaps of the documents alone that fit a filter.
-        words: BM25 of all documents.
+        bm25: of all documents.
         weight: of BM25, 0 to 1.
         unfit: which documents do not fit the filter, [documents]; None where there is no filter.
     """
 
     vectors: Searchable
-    words: Bm25
+    bm25: Bm25
     weight: float
     unfit: NDArray[np.bool_] | None = None
 
@@ -255,7 +255,7 @@ class Hybrid:
         depth = min(max(k, DEPTH) + bool(own), documents.deepest)
         hits = zip(*documents.search(queries, depth), strict=True) if depth else repeat(_NONE)
         for name, text, (scores, rows) in zip(query_ids, texts, hits, strict=False):
-            words, dropped = self.words.scores(text), rows_of.get(own.get(name, ""), -1)
+            words, dropped = self.bm25.scores(text), rows_of.get(own.get(name, ""), -1)
             if self.unfit is not None:
                 words[self.unfit] = 0
             if dropped >= 0:

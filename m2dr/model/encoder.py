@@ -77,7 +77,7 @@ class Encoder(nn.Module):
         return len(pooling_modes(self.card.pooling)) * int(self.transformer.config.hidden_size)
 
     @property
-    def words(self) -> Tensor:
+    def word_embeddings(self) -> Tensor:
         """The word embeddings of the backbone, [V, H]."""
         words = self.transformer.get_input_embeddings().weight
         assert isinstance(words, Tensor)  # transformers declares a module of any kind

@@ -26,14 +26,14 @@ from m2dr.core.records import (
 )
 from m2dr.model import checkpoint
 from m2dr.model.card import write_readme
-from m2dr.model.encoder import Encoder, Floats, IdsAndMask
+from m2dr.model.encoder import Encoder, IdsAndMask
 from m2dr.model.exits import FittedExits, linear
 from m2dr.model.graphs import RUNTIMES, write_graph_files
 from m2dr.model.hub import find_folder
 from m2dr.model.modules import Dense, Truncate
 from m2dr.model.st_folder import write_model_settings
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.model.words import WordTable
+from m2dr.model.words import WordTable, unit_rows
 
 LEAST_COSINE = 0.9999  # of a graph in fp32 to torch
 _SHAPES = ((1,), (2, 37), (1, 3, 8, 21, 60), (250,))  # words of the texts of each probe
@@ -199,13 +199,13 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
     kind.require()
     probes = list(_probes(tokenizer, card.document_length))
     layer = cut.encoder.layers
-    expected = [_unit(cut.encoder.embed(*probe, [layer])[0]) for probe in probes]
+    expected = [unit_rows(cut.encoder.embed(*probe, [layer])[0]) for probe in probes]
     with _exported(folder) as aside:
         checkpoint.save_tokenizer(tokenizer, aside)
         unit = card.similarity == "cosine" and cut.encoder.fitted is None
         write_graph_files(cut.encoder, layer, aside, runtime, unit)
         run = kind.open(aside, "fp32")
-        vectors = [_unit(run(*probe)) for probe in probes]
+        vectors = [unit_rows(run(*probe)) for probe in probes]
         both = zip(vectors, expected, strict=True)
         lowest = min(float((mine * theirs).sum(1).min()) for mine, theirs in both)
         if not lowest >= LEAST_COSINE:
@@ -230,11 +230,6 @@ def _exported(folder: Path) -> Iterator[Path]:
         for path in sorted(aside.iterdir()):
             path.replace(folder / path.name)
         aside.rmdir()
-
-
-def _unit(vectors: Floats) -> Floats:
-    unit: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    return unit
 
 
 def _probes(tokenizer: ModelTokenizer, length: int) -> Iterator[IdsAndMask]:

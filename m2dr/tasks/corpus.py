@@ -138,7 +138,7 @@ def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
         raise UserError(f"{home} holds other documents than {file}: {told}.")
 
 
-def open_words(store: Store, read: Callable[[], Dataset], language: str = "") -> Bm25:
+def open_bm25(store: Store, read: Callable[[], Dataset], language: str = "") -> Bm25:
     """Open BM25 of the documents of a store, which is built first where it is not that of now.
 
     Args:
@@ -150,20 +150,20 @@ def open_words(store: Store, read: Callable[[], Dataset], language: str = "") ->
         UserError: there is no such language, or the dataset has other documents.
     """
     path, manifest = store.folder.parent / BM25, store.manifest
-    words = Bm25.open(path, store.docids)
-    language = language or (words.language if words else "")
+    bm25 = Bm25.open(path, store.docids)
+    language = language or (bm25.language if bm25 else "")
     digest = json_sha256([manifest.docids, manifest.texts])
-    if words is None or (words.digest, words.language) != (digest, language):
+    if bm25 is None or (bm25.digest, bm25.language) != (digest, language):
         dataset = read()
         documents: Iterable[Document] = dataset.documents()
         if manifest.runtime == IMPORTED:  # in an order of their own
             documents = map(dataset.document, store.docids)
-        with progress("Reading words", store.documents, "documents") as advance:
-            words = Bm25.of(documents, advance, language, digest)
-        if words.docids.data != store.docids.data:
+        with progress("Indexing words for BM25", store.documents, "documents") as advance:
+            bm25 = Bm25.of(documents, advance, language, digest)
+        if bm25.docids.data != store.docids.data:
             raise UserError(f"{dataset.name} has other documents than {store.folder}.")
-        words.write(path)
-    return words
+        bm25.write(path)
+    return bm25
 
 
 @dataclass(frozen=True)

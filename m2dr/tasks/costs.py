@@ -32,7 +32,7 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, exit_work, parameters_of, share_weights, table_work
 from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable
-from m2dr.tasks.corpus import open_corpus, open_words
+from m2dr.tasks.corpus import open_bm25, open_corpus
 from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, layers_by_index, through_exits
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import pairing
@@ -148,11 +148,11 @@ def measure_costs(
             for dim in sorted({cut.dim for cut in cuts})
         }
     searched: Mapping[int, Ranker] = indexes
-    words_bytes = 0
+    bm25_bytes = 0
     if request.hybrid:
-        words = open_words(store, lambda: dataset)
-        words_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
-        searched = {dim: Hybrid(each, words, request.hybrid) for dim, each in indexes.items()}
+        bm25 = open_bm25(store, lambda: dataset)
+        bm25_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
+        searched = {dim: Hybrid(each, bm25, request.hybrid) for dim, each in indexes.items()}
     machine = "; ".join([machine, *request.notes])
     times = query_times(encoders, layers, searched, texts, rounds)
     rows = _spread(range(dataset.document_count), documents)
@@ -170,7 +170,7 @@ def measure_costs(
             latency_p50_ms=float(p50),
             latency_p95_ms=float(p95),
             documents_per_second=speeds[sources[cut.layer]],
-            bytes_per_document=costs.bytes_per_document(cut.dim) + words_bytes,
+            bytes_per_document=costs.bytes_per_document(cut.dim) + bm25_bytes,
             multiply_adds=round(encoding) + costs.search_multiply_adds(store.documents, cut.dim),
             parameters=encoders.parameters(cut.layer),
         )

@@ -551,7 +551,7 @@ class Encoder:
 
         def tokens(part: Sequence[str]) -> tuple[Sequence[str], list[list[int]]]:
             if deepest.opened is None:
-                return part, deepest.tokenize(part)
+                return part, []  # words are read where they are embedded
             with self._tokenizing:
                 return part, tokenize(card, deepest.opened.tokenizer, part, side)
 
@@ -570,7 +570,7 @@ class Encoder:
         advance: Advance,
     ) -> Vectors:  # [L, n, H], not normalised
         # One query has no batches to be sorted into.
-        opened = deepest.opened if len(rows) > 1 or len(layers) > 1 else None
+        opened = deepest.opened if len(texts) > 1 or len(layers) > 1 else None
         if opened and opened.name == "torch":
             encoder = cast("BatchEncoder", opened.runtime)
             pad_id = opened.tokenizer.pad_id
@@ -579,7 +579,7 @@ class Encoder:
             graph, pad_id = self._graph(max(layers))
             return embed_tokens(graph, rows, pad_id, layers, advance, budget, texts)
         vectors = np.stack([self._encoder(layer).embed(rows, texts) for layer in layers])
-        advance(len(rows))
+        advance(len(texts))
         return vectors
 
     def _open_graph(self, layer: int) -> "tuple[BatchEncoder, int]":

@@ -34,7 +34,7 @@ from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
-from m2dr.tasks.corpus import model_for, open_corpus, open_words
+from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
 from m2dr.tasks.costs import measure_costs
 from m2dr.tasks.encoder import cuts_of, layers_by_index, names_of, through_exits
 from m2dr.tasks.fit_index import fit_index
@@ -307,7 +307,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
         device = str(choose_device(request.device))
         bm25 = (
-            open_words(stores[sources[-1]], lambda: corpus.task.dataset) if request.hybrid else None
+            open_bm25(stores[sources[-1]], lambda: corpus.task.dataset) if request.hybrid else None
         )
         ranker = GridRanker(
             corpus.task, model, card, stores, dims, device, request.dtype, exits, by_index,

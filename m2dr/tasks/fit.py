@@ -47,7 +47,7 @@ HELD_OUT = 1024  # texts to choose λ by, at most; never part of the regressions
 ONE_OF = 8  # of so many texts one is held out, until there are enough
 VECTORS = 8192  # embeddings that the rotation is fitted on, at most
 QUERIES = "train"  # the split whose queries are read
-WORDS = (3, 15)  # of a snippet, from the first to below the second
+SNIPPET_WORDS = (3, 15)  # from the first to below the second
 ONE_SNIPPET_OF = 4  # of so many texts a few words are read as a query
 SNIPPETS = 4096  # at most
 
@@ -255,8 +255,8 @@ def snippets(
     share = min(len(texts) // ONE_SNIPPET_OF, SNIPPETS)
     for place in np.sort(draw.permutation(len(texts))[:share]).tolist():
         words = texts[place].split()
-        if len(words) >= WORDS[1]:
-            count = int(draw.integers(*WORDS))
+        if len(words) >= SNIPPET_WORDS[1]:
+            count = int(draw.integers(*SNIPPET_WORDS))
             first = int(draw.integers(len(words) - count + 1))
             found.append(" ".join(words[first : first + count]))
             places.append(place)

@@ -42,7 +42,7 @@ from m2dr.index.store import (
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus, open_words
+from m2dr.tasks.corpus import CorpusRows, absolute, open_bm25, open_corpus
 from m2dr.tasks.encoder import default_dims, embed_texts, label_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
@@ -139,7 +139,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
             raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
     store = open_store(folder)
     if dataset:
-        open_words(store, lambda: dataset)
+        open_bm25(store, lambda: dataset)
     if not request.model and not fitting_exits(folder):
         from m2dr.tasks.fit_index import fit_index  # loads torch, which a search does without
 

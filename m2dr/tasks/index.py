@@ -19,7 +19,7 @@ from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
-from m2dr.tasks.corpus import document_line, model_for, named, open_corpus, open_words
+from m2dr.tasks.corpus import document_line, model_for, named, open_bm25, open_corpus
 from m2dr.tasks.encode_corpus import encode_stores
 from m2dr.tasks.encoder import document_layers, newest_model
 from m2dr.tasks.fit_index import fit_encoded
@@ -46,7 +46,7 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
     stores = encode_corpus(request, model, card, layers)
-    open_words(stores[-1], partial(open_corpus, request.corpus), request.language)
+    open_bm25(stores[-1], partial(open_corpus, request.corpus), request.language)
     jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
     with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
         folders = tuple(
@@ -169,7 +169,7 @@ def sync(
         card = card.with_lengths_of(manifest.StoreManifest.read(last).label)
     _, dataset, stores = encode_stores(request, request.model, card, layers)
     for store in stores[:1]:
-        open_words(store, lambda: dataset)
+        open_bm25(store, lambda: dataset)
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
 
 

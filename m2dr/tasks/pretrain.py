@@ -57,7 +57,10 @@ class _Setup:
         """Return the module's arguments for some texts."""
         settings, inner = self.settings, self.tokenizer.inner
         rows = self.tokenizer([text.text for text in chosen], settings.length)
-        special, words = set(inner.all_special_ids), min(len(inner), len(self.encoder.words))
+        special, words = (
+            set(inner.all_special_ids),
+            min(len(inner), len(self.encoder.word_embeddings)),
+        )
 
         def hidden(share: float, turn: int) -> MaskedTexts:
             found = []

@@ -55,7 +55,7 @@ from m2dr.index.searchable import Mixed, Ranker, Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
 from m2dr.model.words import WordTable
-from m2dr.tasks.corpus import check_documents, model_for, open_corpus, open_words, write_documents
+from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus, write_documents
 from m2dr.tasks.encoder import (
     Encoder,
     Item,
@@ -473,11 +473,11 @@ class Searcher:
         if self.resolved.request.index.startswith(MILVUS):
             raise UserError("A hybrid was asked for, and BM25 is of documents on disk, not Milvus.")
         store = open_store(store_of(self.resolved))
-        words = open_words(store, lambda: self.resolved.dataset)
+        bm25 = open_bm25(store, lambda: self.resolved.dataset)
         unfit = np.ones(store.documents, bool) if wanted else None
         if wanted and unfit is not None:
             unfit[store.matching(wanted)] = False
-        return Hybrid(documents, words, blend.hybrid, unfit)
+        return Hybrid(documents, bm25, blend.hybrid, unfit)
 
     def search(self, text: str, k: int | None = None) -> Answer:
         """Return the best `k` documents of one query."""

@@ -182,7 +182,7 @@ def test_a_checkpoint_of_t5_holds_its_word_embeddings_once_and_is_read_back(
 
     fresh.load_state_dict(load_file(tmp_path / "weights.safetensors"))
 
-    assert torch.equal(fresh.words, trained.words)
+    assert torch.equal(fresh.word_embeddings, trained.word_embeddings)
     assert fresh.transformer.encoder.embed_tokens.weight is fresh.words
 
 
