@@ -524,7 +524,7 @@ def check_engine(engine: str, factory: str, dim: int, similarity: Similarity) ->
     row = engine_of(engine, factory)
     if row.l2 and similarity != "cosine":
         raise UserError(f"Engine {row.name} needs the cosine, not {similarity}; choose flat.")
-    _empty_index(row, row.recipe(10**6, dim), dim)
+    empty_index(row, row.recipe(10**6, dim), dim)
 
 
 def build_index(
@@ -626,7 +626,7 @@ def rebuild_indexes(before: Path, store: Store) -> None:
         build_index(store, manifest.dim, "" if own else built.engine, factory=own)
 
 
-def _empty_index(engine: Engine, recipe: FaissRecipe, dim: int) -> Handle:
+def empty_index(engine: Engine, recipe: FaissRecipe, dim: int) -> Handle:
     """Return an index of vectors [n, dim] that holds none yet, with what no factory string says."""
     faiss = load_faiss()
     if engine.kind == "panorama" and not hasattr(faiss, "IndexFlatIPPanorama"):
@@ -661,10 +661,10 @@ def _filled(
     progress: Callable[[int], None] | None,
 ) -> Handle:
     faiss, similarity = load_faiss(), store.manifest.label.similarity
-    index = _empty_index(engine, recipe, dim)
+    index = empty_index(engine, recipe, dim)
     if not index.is_trained:
         with _centroids_on_gpus(index):
-            _train(index, store, dim, recipe)
+            train_index(index, _sample(store, dim, recipe.train_rows), recipe)
     storage = getattr(index, "storage", None)  # of a graph over flat codes
     flat = index if storage is None else faiss.downcast_index(storage)
     if hasattr(flat, "codes"):  # allocated at once; growing, they would be held twice
@@ -705,15 +705,23 @@ def _centroids_on_gpus(index: Handle) -> Iterator[None]:
         setattr(ivf, name, before)
 
 
-def _train(index: Handle, store: Store, dim: int, recipe: FaissRecipe) -> None:
-    """Let an index learn from documents drawn at random, in corpus order."""
-    faiss, count = load_faiss(), min(recipe.train_rows, store.documents)
+def _sample(store: Store, dim: int, rows: int) -> Scores:
+    """Return `rows` documents at most, drawn at random, in corpus order."""
+    count = min(rows, store.documents)
     drawn = np.sort(np.random.default_rng(SEED).choice(store.documents, count, replace=False))
     sample = np.empty((count, dim), np.float32)
     for start, block in store.blocks():
         first, last = np.searchsorted(drawn, (start, start + len(block)))
         picked = block[drawn[first:last] - start, :dim]
         sample[first:last] = prefixes(picked, dim, store.manifest.label.similarity)
+    return sample
+
+
+def train_index(index: Handle, sample: Scores, recipe: FaissRecipe) -> None:
+    """Let an index learn from documents [n, dim], prepared as `prefixes` does."""
+    if index.is_trained:
+        return
+    faiss, (count, dim) = load_faiss(), sample.shape
     rotations = []
     if isinstance(index, faiss.IndexPreTransform):
         chain = [index.chain.at(number) for number in range(index.chain.size())]

@@ -1,0 +1,64 @@
+"""Codes: what few bits leave of a vector, for evaluations that read a store and build no index."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.records import Similarity
+from m2dr.index.faiss import ENGINES, empty_index, train_index
+from m2dr.index.vectors import Floats, prefixes
+
+# Name of a code, as evaluations take it, and the engine whose codes it has.
+CODES = {"f32": "flat", "f16": "flat-f16", "int8": "int8"}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A trained code of prefixes.
+
+    Attributes:
+        bytes: of a document, with all factors.
+    """
+
+    bytes: int
+    dim: int
+    similarity: Similarity
+    index: Any  # a faiss.Index without documents
+
+    def decoded(self, vectors: Floats) -> NDArray[np.float32]:
+        """Return the vectors that a scan of this code's engine compares queries with.
+
+        Args:
+            vectors: [n, at least dim]; cut, and normalised where the similarity is cosine.
+
+        Returns:
+            [n, dim]; their products with prepared queries are the engine's scores.
+        """
+        decoded: NDArray[np.float32] = self.index.sa_decode(
+            self.index.sa_encode(prefixes(vectors, self.dim, self.similarity))
+        )
+        return decoded
+
+
+def code(name: str, dim: int, similarity: Similarity, rows: Floats) -> Code:
+    """Learn a code.
+
+    Args:
+        name: in CODES.
+        dim: of the prefix.
+        similarity: of the store.
+        rows: [n, at least dim], documents to learn from.
+
+    Raises:
+        UserError: there is no such code, or FAISS cannot make it at that dim.
+    """
+    if name not in CODES:
+        raise UserError(f"There is no code {name!r}. {nearest(name, CODES)}")
+    engine = ENGINES[CODES[name]]
+    recipe = engine.recipe(len(rows), dim)
+    index = empty_index(engine, recipe, dim)
+    train_index(index, prefixes(rows, dim, similarity), recipe)
+    return Code(index.sa_code_size(), dim, similarity, index)
