@@ -65,14 +65,10 @@ class WordTable:
         """Splits texts into words."""
         return Analyzer(self.language)
 
-    def bag(self, text: str) -> tuple[NDArray[np.int64], Floats]:
-        """Return the rows of the words of a text that are known, and their shares, of length 1."""
+    def tokenize(self, text: str) -> list[int]:
+        """Return the rows of the words of a text that are known, in order, repeated ones too."""
         words = self.analyzer(text)[: self.limit]
-        counts = Counter(row for row in map(self.rows.get, words) if row is not None)
-        rows = np.fromiter(counts, np.int64, len(counts))
-        shares = np.sqrt(np.fromiter(counts.values(), np.float32, len(counts)))
-        shares *= self.weights[rows]
-        return rows, unit_rows(shares)
+        return [row for row in map(self.rows.get, words) if row is not None]
 
     def embed(self, texts: Sequence[str], dim: int | None = None) -> Floats:
         """Return the vectors of texts, [N, K] float32, not normalised; 0 without a known word.
@@ -84,13 +80,20 @@ class WordTable:
         Raises:
             UserError: there are fewer dims, or a row that is used is not finite.
         """
+        return self.embed_tokens([self.tokenize(text) for text in texts], dim)
+
+    def embed_tokens(self, tokens: Sequence[Sequence[int]], dim: int | None = None) -> Floats:
+        """Return what `embed` gives for N texts, of which `tokenize` gave the rows."""
         if dim is not None and not 1 <= dim <= self.width:
             raise UserError(f"Dim {dim} was asked for; layer 0 has {self.width} ({self.path}).")
         table = self.table if dim in (None, self.width) else self.table[:, :dim]
-        vectors = np.zeros((len(texts), table.shape[1]), np.float32)
-        for vector, text in zip(vectors, texts, strict=True):
-            rows, shares = self.bag(text)
-            np.dot(shares, table[rows].astype(np.float32), out=vector)
+        vectors = np.zeros((len(tokens), table.shape[1]), np.float32)
+        for vector, own in zip(vectors, tokens, strict=True):
+            counts = Counter(own)
+            rows = np.fromiter(counts, np.int64, len(counts))
+            shares = np.sqrt(np.fromiter(counts.values(), np.float32, len(counts)))
+            shares *= self.weights[rows]
+            np.dot(unit_rows(shares), table[rows].astype(np.float32), out=vector)
         if not np.isfinite(vectors).all():
             raise UserError(f"{self.path} holds a number that is not finite.")
         return vectors

@@ -61,7 +61,7 @@ class Encoders:
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of queries, or their known words where there is no model."""
         if not self.by_layer and self.words is not None:
-            return [len(self.words.bag(text)[0]) for text in texts]
+            return [len({*self.words.tokenize(text)}) for text in texts]
         return [len(row) for row in tokenize(self.deepest.card, self.tokenizer, texts, "query")]
 
     def shape(self, layer: int) -> costs.Shape:

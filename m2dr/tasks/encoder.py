@@ -551,7 +551,7 @@ class Encoder:
 
         def tokens(part: Sequence[str]) -> tuple[Sequence[str], list[list[int]]]:
             if deepest.opened is None:
-                return part, []  # words are read where they are embedded
+                return part, deepest.tokenize(part)
             with self._tokenizing:
                 return part, tokenize(card, deepest.opened.tokenizer, part, side)
 
@@ -578,9 +578,13 @@ class Encoder:
         if opened and opened.name == "openvino" and side == "document":  # batches side by side
             graph, pad_id = self._graph(max(layers))
             return embed_tokens(graph, rows, pad_id, layers, advance, budget, texts)
-        vectors = np.stack([self._encoder(layer).embed(rows, texts) for layer in layers])
+        vectors = []
+        for layer in layers:
+            own = self._encoder(layer)
+            tokens = rows if layer or own is deepest else own.tokenize(texts)
+            vectors.append(own.embed(tokens, texts))
         advance(len(texts))
-        return vectors
+        return np.stack(vectors)
 
     def _open_graph(self, layer: int) -> "tuple[BatchEncoder, int]":
         from m2dr.model.graphs import OPENVINO, DocumentSource
@@ -655,15 +659,17 @@ class QueryEncoder:
         """
         if self.opened is None:
             assert self.words is not None
-            return [self.words.bag(text)[0].tolist() for text in texts]
+            return [self.words.tokenize(text) for text in texts]
         with self.lock:
             return tokenize(self.card, self.opened.tokenizer, texts, side)
 
     def embed(self, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Vectors:
         """Return the vectors of texts and their token rows, [N, W], in order, not normalised."""
+        if self.opened is None:
+            assert self.words is not None
+            return self.words.embed_tokens(rows)
         vectors = np.zeros((len(texts), self.card.width), np.float32)
-        if self.opened is not None:
-            self._run(rows, vectors)
+        self._run(rows, vectors)
         if self.words is not None:
             self.words.add(vectors[None], [self.layer], texts)
         return vectors

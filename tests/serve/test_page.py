@@ -182,6 +182,7 @@ def test_address_of_a_cut(opened: Open, fake: FakeServer) -> None:
     page = opened("#filter=of+an+index+without+fields")
     page.get_by_label("Index", exact=True).select_option("papers")
     page.get_by_label("Filter").fill("year > 2020 & x=1")
+    page.get_by_label("Mix words into queries").check()
     page.get_by_role("searchbox", name="Query").fill("100 % of ducks & #geese")
     page.get_by_role("gridcell", name="layer 4, dim 32").click()
     settled(page, "L4D32")
@@ -190,9 +191,9 @@ def test_address_of_a_cut(opened: Open, fake: FakeServer) -> None:
 
     assert "without" not in json.dumps(fake.searches)
     *_, last = fake.searches
-    assert {name: last[name] for name in ("query", "filter", "index", "layer", "dim")} == {
+    assert {name: last[name] for name in ("query", "filter", "index", "layer", "hybrid", "query_mix")} == {
         "query": "100 % of ducks & #geese", "filter": "year > 2020 & x=1", "index": "papers",
-        "layer": 4, "dim": 32,
+        "layer": 4, "hybrid": False, "query_mix": True,
     }  # fmt: skip
     assert again.get_by_label("Filter").input_value() == "year > 2020 & x=1"
 

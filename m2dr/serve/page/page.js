@@ -17,7 +17,8 @@ const PALETTE = [
 const BRIGHT = 0.179; // the luminance from which black text has more contrast than white
 
 const at = (id) => document.getElementById(id);
-const state = { query: "", filter: "", hybrid: false, index: null, layer: 0, dim: 0 };
+const WEIGHTS = ["hybrid", "query_mix"]; // parameters with a box
+const state = { query: "", filter: "", hybrid: false, query_mix: false, index: null, layer: 0, dim: 0 };
 let indexes = [];
 let answer = null; // the last answer that was drawn
 let asked = 0; // number of the last request; answers to earlier ones are dropped
@@ -95,7 +96,7 @@ function readAddress() {
   state.index = index.name;
   state.query = given.get("q") ?? "";
   state.filter = index.fields?.length ? given.get("filter") ?? "" : "";
-  state.hybrid = given.has("hybrid") ? given.get("hybrid") === "1" : index.hybrid > 0;
+  for (const name of WEIGHTS) state[name] = given.has(name) ? given.get(name) === "1" : index[name] > 0;
   state.layer = number("layer", index.layers);
   state.dim = number("dim", index.dims);
 }
@@ -107,7 +108,7 @@ function writeAddress() {
   kept.set("dim", state.dim);
   if (indexes.length > 1) kept.set("index", state.index);
   if (state.filter) kept.set("filter", state.filter);
-  if (state.hybrid !== current().hybrid > 0) kept.set("hybrid", state.hybrid ? 1 : 0);
+  for (const name of WEIGHTS) if (state[name] !== current()[name] > 0) kept.set(name, state[name] ? 1 : 0);
   history.replaceState(null, "", `#${kept}`);
 }
 
@@ -146,7 +147,8 @@ function sentence(said) {
 function request(more = {}) {
   return {
     query: state.query, k: K, layer: state.layer, dim: state.dim, index: state.index,
-    filter: state.filter || null, hybrid: state.hybrid && (current().hybrid || true), ...more,
+    filter: state.filter || null,
+    ...Object.fromEntries(WEIGHTS.map((name) => [name, state[name] && (current()[name] || true)])), ...more,
   };
 }
 
@@ -526,6 +528,7 @@ function drawIndex() {
   at("about").textContent = `${plain.format(index.documents)} documents of ${index.corpus}, searched with ${model}`;
   at("index").value = index.name;
   at("filter-line").hidden = !index.fields?.length;
+  at("mix").hidden = !(index.layers.includes(0) && index.layers.length > 1);
   at("filter").placeholder = index.fields?.length ? `a condition on ${index.fields.join(", ")}` : "";
   drawTicks("layer", index.layers);
   drawTicks("dim", index.dims);
@@ -545,7 +548,7 @@ function show() {
   readAddress();
   at("query").value = state.query;
   at("filter").value = state.filter;
-  at("hybrid").checked = state.hybrid;
+  for (const name of WEIGHTS) at(name).checked = state[name];
   drawIndex();
   drawCut();
   clear();
@@ -579,10 +582,12 @@ function listenToTexts() {
     state.filter = event.target.value;
     setQuery(state.query, TYPING_MS);
   });
-  at("hybrid").addEventListener("change", (event) => {
-    state.hybrid = event.target.checked;
-    setQuery(state.query, 0);
-  });
+  for (const name of WEIGHTS) {
+    at(name).addEventListener("change", (event) => {
+      state[name] = event.target.checked;
+      setQuery(state.query, 0);
+    });
+  }
   at("examples").addEventListener("click", (event) => {
     if (event.target.localName !== "button") return;
     at("query").value = event.target.textContent;
