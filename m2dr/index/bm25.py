@@ -139,7 +139,8 @@ class Bm25:
             about, tensors = json.loads(header.pop("__metadata__")["bm25"]), {}
             for name, part in header.items():
                 begin, (count,) = 8 + size + part["data_offsets"][0], part["shape"]
-                tensors[name] = np.memmap(path, _DTYPES[name], "r", begin, count)
+                mapped = np.memmap(path, _DTYPES[name], "r", begin, count)
+                tensors[name] = np.asarray(mapped)  # whose slices cost less
             return cls(tensors, docids, *about)
         except (OSError, ValueError, LookupError, struct.error):
             return None
@@ -157,7 +158,7 @@ class Bm25:
         for word in self._analyzer(text):
             place = bisect_left(self._words, word)
             if place < len(self._words) and self._words[place] == word:
-                part = slice(self._starts[place], self._starts[place + 1])
+                part = slice(*self._starts[place : place + 2].tolist())
                 scores[self._rows[part]] += self._weights[part]
         return scores
 
@@ -193,7 +194,9 @@ def contenders(rows: Rows, scores: Scores, k: int) -> tuple[Rows, Scores]:
 # Beside vectors
 
 
-def blended(words: Scores, scores: Scores, rows: Rows, weight: float) -> tuple[Rows, Scores]:
+def blended(
+    words: Scores, scores: Scores, rows: Rows, weight: float, k: int
+) -> tuple[Rows, Scores]:
     """Add BM25 to the best documents of a query by its vector.
 
     The sum of `weight` times the BM25 score, as a share of the best one, and of 1 - `weight` times
@@ -206,21 +209,27 @@ def blended(words: Scores, scores: Scores, rows: Rows, weight: float) -> tuple[R
         scores: by the vectors, [n], best first.
         rows: of those documents, [n].
         weight: of BM25, 0 to 1.
+        k: how many documents are wanted.
 
     Returns:
-        The rows of all documents that share a word with the query or are among `rows`, increasing,
-        and their scores.
+        The rows of what may be among the best `k` documents that share a word with the query or
+        are among `rows`, increasing, and their scores.
     """
-    total = words / (words.max(initial=0) or np.float32(1))
-    total *= np.float32(weight)
-    known = words > 0
+    total = words * np.float32(weight / (words.max(initial=0) or 1))
+    least = np.float32(0)
     if rows.size:
         low, high = scores.min(), scores.max()
         if high > low:  # else the vector, perhaps of unknown words, tells no document from another
             total[rows] += np.float32(1 - weight) * (scores - low) / (high - low)
+        if rows.size >= k:
+            least = np.partition(total[rows], -k)[-k]
+    if least > 0:  # which k documents reach
+        known = total >= least
+    else:
+        known = words > 0
         known[rows] = True
-    found = np.flatnonzero(known)
-    return found, total[found]
+    candidates = np.flatnonzero(known)
+    return contenders(candidates, total[candidates], k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,12 +271,12 @@ class Hybrid:
                 words[dropped] = 0
             kept = (rows >= 0) & (rows != dropped)
             scores, rows = scores[kept], rows[kept]
-            best = contenders(*blended(words, scores, rows, self.weight), k)
-            docids = documents.docids.take(best[0])
-            ranking = Ranking.of(docids, best[1], k)
+            best, totals = blended(words, scores, rows, self.weight, k)
+            docids = documents.docids.take(best)
+            ranking = Ranking.of(docids, totals, k)
             by_vectors = np.full_like(words, np.nan)
             by_vectors[rows] = scores
-            pairs = zip(by_vectors[best[0]].tolist(), words[best[0]].tolist(), strict=True)
+            pairs = zip(by_vectors[best].tolist(), words[best].tolist(), strict=True)
             part_of = dict(zip(docids, pairs, strict=True))
             parts = [part_of[docid] for docid in ranking.docids]
             parts = [(None if isnan(by_vector) else by_vector, word) for by_vector, word in parts]

@@ -249,6 +249,7 @@ class Docids(Sequence[str]):
         self.data = data
         breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
         self._starts = np.concatenate([[0], breaks + 1])  # one more than there are docids
+        self._start = self._starts.data  # whose items are ints, four times as fast
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -260,10 +261,11 @@ class Docids(Sequence[str]):
     def __getitem__(self, row: int | slice) -> str | list[str]:
         if isinstance(row, slice):
             return self.take(range(*row.indices(len(self))))
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"Row {row} was asked for; there are {counted(len(self), 'docids')}.")
-        row = row % len(self)
-        return self.data[self._starts[row] : self._starts[row + 1] - 1].decode()
+        size = len(self)
+        if not -size <= row < size:
+            raise IndexError(f"Row {row} was asked for; there are {counted(size, 'docids')}.")
+        row %= size
+        return self.data[self._start[row] : self._start[row + 1] - 1].decode()
 
     def take(self, rows: Iterable[int]) -> list[str]:
         """Return the docids of `rows`, in that order."""

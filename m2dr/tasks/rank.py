@@ -33,7 +33,7 @@ from m2dr.evaluate.grid import (
 from m2dr.evaluate.measures import Evaluator, Ints, RowEvaluator, drop_own, overall
 from m2dr.evaluate.runs import write_qrels, write_run
 from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
-from m2dr.index.bm25 import Bm25, blended, contenders
+from m2dr.index.bm25 import Bm25, blended
 from m2dr.index.exact import prefix_top_k
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
@@ -247,10 +247,9 @@ class GridRanker:
                 words[self._own[place]] = 0
             for dim, (by_vectors, rows) in hits.items():
                 kept = rows[place] >= 0
-                blend = blended(
-                    words, by_vectors[place, kept], rows[place, kept], self.blend.hybrid
+                best, scores = blended(
+                    words, by_vectors[place, kept], rows[place, kept], self.blend.hybrid, k
                 )
-                best, scores = contenders(*blend, k)
                 order = np.lexsort((-self._docid_ranks[best], -scores))[:k]
                 blends[dim][0][place, : len(order)] = scores[order]
                 blends[dim][1][place, : len(order)] = best[order]

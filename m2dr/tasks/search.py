@@ -397,6 +397,7 @@ class Searcher:
         self.cut = Cut(resolved.query_layer, self.documents.dim)
         self.documents.accept(label_of(resolved.card, resolved.model), self.cut)
         self._encoder_of = encoder_of or QueryEncoders().of
+        self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
         self._searched = lru_cache(_FILTERS)(self._where)
         self.where()
         self.warnings = [] if resolved.exits else self.documents.warnings(self.cut)
@@ -411,7 +412,7 @@ class Searcher:
             f"{''.join(f', {note}' for note in self.blend().notes)}"
         )
 
-    def blend(
+    def _blend(
         self, hybrid: bool | float | None = None, query_mix: bool | float | None = None
     ) -> requests.Blend:
         """Return the weights of a search; no words are mixed into queries that read some already.

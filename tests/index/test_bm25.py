@@ -105,9 +105,8 @@ def test_a_blend_is_a_convex_combination(
     rows = data.draw(st.lists(st.sampled_from(range(len(words))), unique=True))
     scores = sorted(data.draw(st.lists(numbers, min_size=len(rows), max_size=len(rows))))[::-1]
 
-    found, total = blended(
-        np.array(words, np.float32), np.array(scores, np.float32), np.array(rows, int), weight
-    )
+    given = np.array(words, np.float32), np.array(scores, np.float32), np.array(rows, int), weight
+    found, total = blended(*given, len(words))
 
     expected = {}
     for row, score in enumerate(words):
@@ -120,6 +119,9 @@ def test_a_blend_is_a_convex_combination(
             expected[row] = value
     assert found.tolist() == list(expected)
     assert total.tolist() == pytest.approx(list(expected.values()), abs=1e-5)
+    k = data.draw(st.integers(1, len(words)))
+    best = found if found.size <= k else found[total >= np.sort(total)[-k]]
+    assert blended(*given, k)[0].tolist() == best.tolist()
 
 
 @settings(deadline=None)  # the first example loads the stemmer
