@@ -72,10 +72,22 @@ def document_runtime_option() -> Any:  # a field
     )
 
 
+def of_queries(dtype: str) -> str:
+    """Return the number format of queries beside documents of one: int8 is of documents alone."""
+    return "auto" if dtype == "int8" else dtype
+
+
 @dataclass(frozen=True, kw_only=True)
 class _OnDevice:
     device: str = option("auto", "auto, cpu, cuda or cuda:N.")
     dtype: str = option("auto", "auto, fp32 or bf16.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EncodesDocuments(_OnDevice):
+    dtype: str = option(
+        "auto", "auto, fp32 or bf16; or int8, of documents on a CPU, calibrated on some of them."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +149,7 @@ class CheckRequest:
 
 
 @dataclass(frozen=True)
-class IndexRequest(_OfIndexes):
+class IndexRequest(_EncodesDocuments, _OfIndexes):
     """What `m2dr index corpus` is asked."""
 
     corpus: str = corpus_option()
@@ -309,7 +321,7 @@ class SearchRequest(_OfIndexes, Blend):
 
 
 @dataclass(frozen=True)
-class EncodeRequest(_OnDevice):
+class EncodeRequest(_EncodesDocuments):
     """What `m2dr encode` is asked."""
 
     file: str = option(
@@ -423,7 +435,7 @@ def _split() -> Any:  # a field
 
 
 @dataclass(frozen=True)
-class EvaluateRequest(_OfIndexes, Blend):
+class EvaluateRequest(_EncodesDocuments, _OfIndexes, Blend):
     """What `m2dr evaluate` is asked of retrieval."""
 
     corpora: tuple[str, ...] = option(

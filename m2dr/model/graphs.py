@@ -43,9 +43,10 @@ from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
 from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
 
 OPENVINO = "openvino"
+INT8 = "openvino-int8-"  # and the digest of a graph: its runtime, in stores
 FEW = 10_000  # documents; auto leaves fewer to torch, as making a graph takes longer than it saves
 LEAST_COSINE = 0.999  # of the vectors of documents with torch's, in any number format
-_PRECISIONS = {"fp32": "f32", "bf16": "bf16"}  # as OpenVINO names them
+PRECISIONS = {"fp32": "f32", "bf16": "bf16"}  # as OpenVINO names them
 _INPUTS = ("input_ids", "attention_mask")
 _OUTPUT = "sentence_embedding"  # as sentence-transformers and servers of ONNX models name it
 _FORMAT = 2  # raise it when the same model would be written otherwise
@@ -136,7 +137,7 @@ def _compiled(
 
     known = {
         # By default OpenVINO multiplies in bf16 or f16 where the processor can: off by 1e-3.
-        "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
+        "INFERENCE_PRECISION_HINT": PRECISIONS[dtype],
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "ENABLE_CPU_PINNING": False,  # a pinned thread waits for its core while others are idle
         **settings,
@@ -158,8 +159,14 @@ NAMES = ("torch", *RUNTIMES)
 
 def require_runtime(name: str) -> None:
     """Raise UserError where a runtime that vectors were made with is not installed."""
-    if name in RUNTIMES:
-        RUNTIMES[name].require()
+    if kind := RUNTIMES.get(name.split("-")[0]):
+        kind.require()
+
+
+def int8_digest(folder: Path) -> str:
+    """Return what tells a graph with products in int8 from others; empty where there is none."""
+    constants = (folder / OPENVINO_FILE).with_suffix(".bin")  # names elsewhere vary
+    return sha256_of(constants)[:12] if constants.exists() else ""
 
 
 class _Vectors(nn.Module):
@@ -357,7 +364,7 @@ class OpenvinoBatches:
         self._compiled = _compiled(folder, dtype, {"NUM_STREAMS": threads})
         self._at_once = threads + 1  # one waits, so that no thread does
         used = self._compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-        if used != _PRECISIONS[dtype]:
+        if used != PRECISIONS[dtype]:
             raise UserError(f"--dtype {dtype} was asked for, and OpenVINO takes {used} here.")
 
     def run(self, batches: Iterable[IdsAndMask]) -> Iterator[tuple[IdsAndMask, Floats]]:
@@ -443,6 +450,8 @@ class DocumentSource:
         device: as `choose_device` takes it.
         dtype: as `choose_dtype` takes it.
         cache: folder of the graphs.
+        int8: folder of the graph with products in int8, where there is one; `dtype` is then that of
+            what stands between them.
     """
 
     model: str
@@ -450,11 +459,17 @@ class DocumentSource:
     device: str
     dtype: str
     cache: Path
+    int8: Path | None = None
 
     @property
     def multiplied(self) -> torch.dtype:
         """The number format of the products."""
         return choose_dtype(self.dtype, choose_device(self.device))
+
+    @property
+    def multiplied_name(self) -> str:
+        """Its name: fp32 or bf16."""
+        return next(name for name, kind in DTYPES.items() if kind is self.multiplied)
 
     @property
     def graph_folder(self) -> Path:
@@ -465,13 +480,18 @@ class DocumentSource:
         """Open the encoder in a runtime: torch, or openvino, whose graph is written if needed.
 
         Raises:
-            UserError: as `load` does, or OpenVINO is not installed or cannot run this encoder.
+            UserError: as `load` does, OpenVINO is not installed or cannot run this encoder, or the
+                graph in int8 is not the one of the runtime.
         """
-        if runtime != OPENVINO:
+        if not runtime.startswith(OPENVINO):
             return load(self.model, self.layer, choose_device(self.device), self.multiplied)
         RUNTIMES[OPENVINO].require(self.device, self.dtype)
-        dtype = next(name for name, kind in DTYPES.items() if kind is self.multiplied)
+        dtype = self.multiplied_name
         encoder, tokenizer = load(self.model, self.layer)
+        if runtime != OPENVINO:
+            if self.int8 is None or runtime != f"{INT8}{int8_digest(self.int8)}":
+                raise UserError(f"{self.int8} does not hold the graph of {runtime}.")
+            return GraphEncoder(encoder, OpenvinoBatches(self.int8, dtype)), tokenizer
         folder = self.graph_folder
         if folder.exists():
             with suppress(RuntimeError):  # a damaged graph, which is written again below
@@ -521,7 +541,13 @@ def choose_runtime(source: DocumentSource, asked: str, documents: int) -> tuple[
     )
     best = min(times, key=times.__getitem__)
     shown = ", ".join(f"{1000 * seconds:,.1f} ms in {name}" for name, seconds in times.items())
-    return best, f"Runtime {best}: {len(batches)} batches of documents take {shown}"
+    note = f"Runtime {best}: {len(batches)} batches of documents take {shown}"
+    if find_spec("nncf") is not None:
+        from m2dr.model.int8 import product_rate
+
+        saved = product_rate("int8") / product_rate(source.multiplied_name)
+        note += f"; with --dtype int8 products would be {saved:.1f} times as fast"
+    return best, note
 
 
 def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +218,11 @@ def _digest_file(dataset: Dataset) -> Path:
     state = [(str(path.resolve()), path.stat()) for path in dataset.files]
     key = json_sha256([(name, status.st_size, status.st_mtime_ns) for name, status in state])
     return cache_folder() / "corpora" / f"{key}.json"
+
+
+def texts_of(dataset: Dataset, rows: NDArray[np.int64]) -> Iterator[str]:
+    """Yield the texts of documents by row, in one pass over the corpus."""
+    documents, start = dataset.documents(), 0
+    for row in rows.tolist():
+        yield next(islice(documents, row - start, None)).content
+        start = row + 1

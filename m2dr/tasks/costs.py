@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut
-from m2dr.core.requests import QUERY_MIX, EvaluateRequest, IndexRequest
+from m2dr.core.requests import QUERY_MIX, EvaluateRequest, IndexRequest, of_queries
 from m2dr.evaluate import costs
 from m2dr.index.bm25 import BM25, Hybrid
 from m2dr.index.exit_files import fitting_exits, no_exits
@@ -120,7 +120,7 @@ def measure_costs(
         model,
         {layer: exits if layer in by_index else None for layer in {*sources, *sources.values()}},
         request.device,
-        request.dtype,
+        of_queries(request.dtype),
     )
     if request.query_mix:
         if own is None:

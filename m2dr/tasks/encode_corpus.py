@@ -18,7 +18,7 @@ from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import atomic_path, cache_folder, read_record, sync, write_record
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, Document, ModelCard
-from m2dr.core.requests import IndexRequest
+from m2dr.core.requests import IndexRequest, of_queries
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
 from m2dr.index import exit_files
@@ -41,15 +41,19 @@ from m2dr.index.store import (
 )
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.graphs import (
+    INT8,
+    OPENVINO,
     BatchEncoder,
     DocumentSource,
     choose_runtime,
+    int8_digest,
     require_runtime,
 )
 from m2dr.model.hub import find_folder
+from m2dr.model.int8 import SAMPLE, quantize
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks import workers
-from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus
+from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus, texts_of
 from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
@@ -86,8 +90,18 @@ class EncodingJob:
     @property
     def source(self) -> DocumentSource:
         """The model, up to the deepest layer that some store needs."""
-        deepest = max(plan.layer for _, plan in self.stores)
-        return DocumentSource(self.model, deepest, self.device, self.dtype, cache_folder())
+        how = self.model, self._deepest, self.device, self.dtype
+        return DocumentSource(*how, cache_folder(), self.int8)
+
+    @property
+    def int8(self) -> Path:
+        """Folder of the graph with products in int8, beside the stores; often there is none."""
+        home = self.before or self.stores[0][0].parent
+        return home / f"int8-layer-{self._deepest:02d}"
+
+    @property
+    def _deepest(self) -> int:
+        return max(plan.layer for _, plan in self.stores)
 
     def copied(self, folder: Path, number: int) -> NDArray[np.int64]:
         """Return for each document of a shard its row in the store before, [n]; -1 for none."""
@@ -288,7 +302,7 @@ def encode_stores(
     folder = (
         exit_files.exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
     )
-    count, device, dtype = dataset.document_count, request.device, request.dtype
+    count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
     job = EncodingJob(request.corpus, count, model, device, dtype, stores, folder, request.runtime)
     rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
     with lock(home):
@@ -296,6 +310,7 @@ def encode_stores(
         if request.overwrite:
             if max(layers) == card.layers:
                 exit_files.drop_exits(exit_files.exits_folder(stores[-1][0]))
+            shutil.rmtree(job.int8, ignore_errors=True)
             for path, _ in stores:
                 clear_store(path)
             rows = CorpusRows.of(dataset) if _is_begun(home) else None
@@ -304,7 +319,7 @@ def encode_stores(
         if rows and not all(rows.digest.is_of(store.manifest) for store in _finished(home)):
             _sync(home, replace(job, exits=None), dataset, rows, request.workers, request.backend)
         shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
-        job = _with_runtime(job)
+        job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
         _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
 
@@ -437,6 +452,14 @@ def _link(source: Path, target: Path) -> None:
     sync(target.parent)
 
 
+def _runtime_of(folder: Path) -> str:
+    """Return the runtime that a store, finished or not, is encoded in; without one ''."""
+    if (folder / STORE).exists():
+        return open_store(folder).manifest.runtime
+    path = folder / PARTIAL
+    return read_record(path, StorePlan).runtime if path.exists() else ""
+
+
 def _with_runtime(job: EncodingJob) -> EncodingJob:
     """Return a job whose runtime is chosen, in its plans too; auto goes on with that of a store.
 
@@ -444,17 +467,41 @@ def _with_runtime(job: EncodingJob) -> EncodingJob:
         UserError: the runtime cannot run this encoder, or is not installed.
     """
     folders = [folder for folder, _ in job.stores]
-    begun = [folder for folder in folders if (folder / PARTIAL).exists()]
     if all((folder / STORE).exists() for folder in folders):
-        runtime = open_store(folders[-1]).manifest.runtime  # nothing is encoded
-    elif begun and job.runtime == "auto":
-        runtime = read_record(begun[0] / PARTIAL, StorePlan).runtime
+        runtime = _runtime_of(folders[-1])  # nothing is encoded
+    elif job.runtime == "auto" and (
+        kept := [each for each in map(_runtime_of, folders) if each not in ("", IMPORTED)]
+    ):
+        runtime = kept[0]
         require_runtime(runtime)
     else:
         runtime, note = choose_runtime(job.source, job.runtime, job.documents)
         if note:
             say(note)
     stores = tuple((folder, replace(plan, runtime=runtime)) for folder, plan in job.stores)
+    return replace(job, runtime=runtime, stores=stores)
+
+
+def _in_int8(job: EncodingJob, dataset: Dataset) -> EncodingJob:
+    """Return a job whose products are int8, in its plans too; its graph is calibrated if needed.
+
+    Raises:
+        UserError: as `quantize`, or vectors were encoded otherwise.
+    """
+    if job.runtime not in ("auto", OPENVINO):
+        raise UserError(f"--dtype int8 multiplies in {OPENVINO}, not in {job.runtime}.")
+    folder = job.int8
+    for path, _ in job.stores:
+        kept = _runtime_of(path)
+        if kept and kept != f"{INT8}{int8_digest(folder)}":
+            raise UserError(
+                f"{path} was encoded in {kept}, not in int8; --overwrite does it again."
+            )
+    if not folder.exists():
+        texts = list(texts_of(dataset, exit_files.sampled_rows(job.documents, SAMPLE)))
+        quantize(job.source, texts, folder)
+    runtime = f"{INT8}{int8_digest(folder)}"
+    stores = tuple((path, replace(plan, runtime=runtime)) for path, plan in job.stores)
     return replace(job, runtime=runtime, stores=stores)
 
 

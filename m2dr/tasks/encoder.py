@@ -25,7 +25,7 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import atomic_path, cache_folder, read_json, refuse_same_file, write_text
 from m2dr.core.progress import Advance, progress, say
 from m2dr.core.records import CARD_FILE, Cut, Document, ModelCard, Side
-from m2dr.core.requests import MODELS, EncodeRequest
+from m2dr.core.requests import MODELS, EncodeRequest, of_queries
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
 from m2dr.data.loaders import open_texts
 from m2dr.data.tables import rows_of
@@ -104,7 +104,8 @@ class Encoder:
                 the model trained such queries to search.
             dim: dims of the embedding to keep; all by default.
             device: auto, cpu, cuda or cuda:N.
-            dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it.
+            dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it. With
+                int8 documents are multiplied in int8 by OpenVINO, calibrated on the first ones.
             runtime: torch, onnx or openvino.
             query_length: tokens of a query, special ones included; those of the model by default.
             document_length: tokens of a document, likewise.
@@ -125,6 +126,7 @@ class Encoder:
         self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
         self._encoder = lru_cache(_OPEN)(self._open)
         self._graph = lru_cache(1)(self._open_graph)
+        self._first_documents: Sequence[str] = ()  # which calibrate int8
         self._encoder(self.layer)
 
     @classmethod
@@ -571,12 +573,14 @@ class Encoder:
     ) -> Vectors:  # [L, n, H], not normalised
         # One query has no batches to be sorted into.
         opened = deepest.opened if len(texts) > 1 or len(layers) > 1 else None
-        if opened and opened.name == "torch":
+        int8 = side == "document" and self.options["dtype"] == "int8" and max(layers) > 0
+        if opened and opened.name == "torch" and not int8:
             encoder = cast("BatchEncoder", opened.runtime)
             pad_id = opened.tokenizer.pad_id
             return embed_tokens(encoder, rows, pad_id, layers, advance, budget, texts)
-        if opened and opened.name == "openvino" and side == "document":  # batches side by side
-            graph, pad_id = self._graph(max(layers))
+        if int8 or (opened and opened.name == "openvino" and side == "document"):
+            self._first_documents = self._first_documents or texts
+            graph, pad_id = self._graph(max(layers))  # batches side by side
             return embed_tokens(graph, rows, pad_id, layers, advance, budget, texts)
         vectors = []
         for layer in layers:
@@ -590,12 +594,18 @@ class Encoder:
         from m2dr.model.graphs import OPENVINO, DocumentSource
 
         device, dtype = self.options["device"], self.options["dtype"]
-        source = DocumentSource(self.name, layer, device, dtype, cache_folder())
-        encoder, tokenizer = source.open(OPENVINO)
+        source = DocumentSource(self.name, layer, device, of_queries(dtype), cache_folder())
+        runtime = OPENVINO
+        if dtype == "int8":
+            from m2dr.model.int8 import quantized
+
+            source, runtime = quantized(source, self._first_documents)
+        encoder, tokenizer = source.open(runtime)
         return encoder, tokenizer.pad_id
 
     def _open(self, layer: int) -> "QueryEncoder":
-        how = [self.options[name] for name in ("runtime", "device", "dtype")]
+        how = [self.options[name] for name in ("runtime", "device")]
+        how.append(of_queries(self.options["dtype"]))
         return QueryEncoder(self.name, layer, *(how if layer else ["torch", *how[1:]]))
 
 
@@ -788,6 +798,8 @@ def encode(request: EncodeRequest) -> EncodeReport:
     begun = time.monotonic()
     if request.out.suffix != ".npy":
         raise UserError(f"--out {request.out} does not end in .npy.")
+    if request.query and request.dtype == "int8":
+        raise UserError("--dtype int8 is of documents, and --query was given.")
     refuse_same_file("--out", request.out, {"FILE": request.file, "--ids": request.ids})
     refuse_same_file("--ids", request.ids, {"FILE": request.file})
     texts = open_texts(request.file, request.query)

@@ -12,7 +12,13 @@ from typing import Any
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
-from m2dr.core.requests import CompareRequest, EvaluateRequest, FitIndexRequest, IndexRequest
+from m2dr.core.requests import (
+    CompareRequest,
+    EvaluateRequest,
+    FitIndexRequest,
+    IndexRequest,
+    of_queries,
+)
 from m2dr.data import beir
 from m2dr.evaluate.comparison import Comparison
 from m2dr.evaluate.costs import Costs
@@ -295,11 +301,12 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             raise UserError(f"{folder} holds results of {made.model}; give another --out.")
         sources = sorted({*searched.layers.values(), *((card.layers,) if with_exits else ())})
         where: dict[str, Any] = {
-            "root": request.root, "device": request.device, "dtype": request.dtype
+            "root": request.root, "device": request.device, "dtype": of_queries(request.dtype)
         }  # fmt: skip
         index = IndexRequest(
-            corpus.name, model, exits=bool(by_index), runtime=request.runtime, **where
-        )
+            corpus.name, model, exits=bool(by_index), runtime=request.runtime,
+            **where | {"dtype": request.dtype},
+        )  # fmt: skip
         stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
         exits = None
         if with_exits:
@@ -310,7 +317,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             open_bm25(stores[sources[-1]], lambda: corpus.task.dataset) if request.hybrid else None
         )
         ranker = GridRanker(
-            corpus.task, model, card, stores, dims, device, request.dtype, exits, by_index,
+            corpus.task, model, card, stores, dims, device, where["dtype"], exits, by_index,
             request, bm25, given,
         )  # fmt: skip
         grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)

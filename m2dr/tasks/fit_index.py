@@ -4,8 +4,6 @@ Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 """
 
 import time
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +35,7 @@ from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus
+from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
 from m2dr.tasks.encode_corpus import EncodingJob, ShardReader
 from m2dr.tasks.encoder import embed_tokens_and_states, label_of
 from m2dr.tasks.fit import drop_exits, fit_exits, with_snippets, words_towards
@@ -148,14 +146,6 @@ def words_of(store: Store, dataset: Dataset, language: str) -> WordTable:
     names = (store.manifest.corpus,)
     texts = texts_of(dataset, rows)
     return words_towards(texts, vectors, label.document_length, language, names)
-
-
-def texts_of(dataset: Dataset, rows: NDArray[np.int64]) -> Iterator[str]:
-    """Yield the texts of documents by row, in one pass over the corpus."""
-    documents, start = dataset.documents(), 0
-    for row in rows.tolist():
-        yield next(islice(documents, row - start, None)).content
-        start = row + 1
 
 
 def _write(

@@ -1,0 +1,181 @@
+"""Graphs of document encoders whose layers multiply in int8: calibrated on documents, and checked.
+
+NNCF chooses the scales of weights and activations, and moves outliers of activations into weights
+(SmoothQuant, arXiv 2211.10438). openvino and nncf are imported by the functions that need them.
+"""
+
+# Shapes in this file: n texts, W dims of a vector.
+
+import io
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from timeit import repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError, counted, missing
+from m2dr.core.files import json_sha256
+from m2dr.core.progress import say
+from m2dr.core.records import Side
+from m2dr.data.tokens import Ragged, buckets
+from m2dr.model.encoder import Floats, IdsAndMask
+from m2dr.model.graphs import (
+    INT8,
+    OPENVINO,
+    PRECISIONS,
+    BatchEncoder,
+    DocumentSource,
+    int8_digest,
+)
+from m2dr.model.hub import OPENVINO_FILE
+from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.model.words import unit_rows
+
+SAMPLE = 192  # documents that are read: a third calibrates, the others are checked
+FEWEST = 32
+LEAST_COSINE = 0.98  # with fp32, in the mean of the checked documents
+MOST_LOSS = 0.05  # of the mean reciprocal rank of a document among those checked
+QUERY_WORDS = 10  # first words of a document, which are to find it
+_TOKENS = 2048  # of a batch
+
+
+def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None:
+    """Write the graph of an encoder with products in int8, calibrated on texts, into a new folder.
+
+    Its vectors of other texts are compared with those of fp32, and the comparison is shown: their
+    cosine, and how well the first words of a text find it, in fp32, among the texts.
+
+    Args:
+        source: of the model, on the CPU.
+        texts: of documents, FEWEST at least; SAMPLE of them, evenly spread, are read.
+        folder: to write; it appears when it is complete and was found good.
+
+    Raises:
+        UserError: OpenVINO or NNCF is not installed or cannot run this encoder, there are too few
+            texts, or the vectors are not like those of fp32.
+    """
+    begun = time.monotonic()
+    if find_spec("nncf") is None:
+        raise missing("nncf", OPENVINO)
+    if len(texts) < FEWEST:
+        raise UserError(
+            f"int8 is calibrated on {FEWEST} documents at least; there are {len(texts)}."
+        )
+    rows = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).astype(int)
+    texts = [texts[row] for row in rows]
+    used, checked = texts[::3], texts[1::3] + texts[2::3]
+    exact, tokenizer = replace(source, dtype="fp32").open(OPENVINO)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
+    try:
+        _calibrate(source.graph_folder, _batches(exact, tokenizer, used, "document")[0], aside)
+        coarse = replace(source, int8=aside).open(f"{INT8}{int8_digest(aside)}")[0]
+        first_words = [" ".join(text.split()[:QUERY_WORDS]) for text in checked]
+        queries = _vectors(exact, tokenizer, first_words, "query", source.layer)
+        vectors = [
+            _vectors(encoder, tokenizer, checked, "document", source.layer)
+            for encoder in (exact, coarse)
+        ]
+        cosine = float((vectors[0] * vectors[1]).sum(axis=1).mean())
+        ranks = [_reciprocal_rank(queries @ rows.T) for rows in vectors]
+        compared = (
+            f"cosine {cosine:.4f} with fp32; the first words of {len(checked)} documents find them "
+            f"with a mean reciprocal rank of {ranks[1]:.4f}, in fp32 {ranks[0]:.4f}"
+        )
+        if not (cosine >= LEAST_COSINE and ranks[0] - ranks[1] <= MOST_LOSS):
+            raise UserError(f"{source.model} loses too much in int8: {compared}.")
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.replace(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    say(
+        f"int8, calibrated on {counted(len(used), 'documents')} in "
+        f"{time.monotonic() - begun:.0f} s: {compared}"
+    )
+
+
+def quantized(source: DocumentSource, texts: Sequence[str]) -> tuple[DocumentSource, str]:
+    """Return a source with the graph that texts calibrate, in its cache, and its runtime."""
+    folder = source.graph_folder
+    folder = folder.with_name(f"{folder.name}-int8-{json_sha256(list(texts))[:12]}")
+    if not folder.exists():
+        quantize(source, texts, folder)
+    return replace(source, int8=folder), f"{INT8}{int8_digest(folder)}"
+
+
+def _calibrate(graph: Path, batches: Sequence[IdsAndMask], folder: Path) -> None:
+    os.environ.setdefault("NNCF_CI", "1")  # it reports no use of it then
+    import nncf
+    import openvino
+
+    nncf.set_log_level(logging.ERROR)
+    with redirect_stdout(io.StringIO()):  # its bars
+        quantized = nncf.quantize(
+            openvino.Core().read_model(graph / OPENVINO_FILE),
+            nncf.Dataset(batches, list),
+            subset_size=len(batches),
+            model_type=nncf.ModelType.TRANSFORMER,
+        )
+    openvino.save_model(quantized, folder / OPENVINO_FILE, compress_to_fp16=False)
+
+
+def _batches(
+    encoder: BatchEncoder, tokenizer: ModelTokenizer, texts: Sequence[str], side: Side
+) -> tuple[list[IdsAndMask], NDArray[np.int64]]:
+    """Return padded batches, and for each of their rows the number of its text."""
+    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, side))
+    chosen = buckets(rows.lengths, _TOKENS, longest_first=True)
+    return [rows.pad(batch, tokenizer.pad_id) for batch in chosen], np.concatenate(chosen)
+
+
+def _vectors(
+    encoder: BatchEncoder, tokenizer: ModelTokenizer, texts: Sequence[str], side: Side, layer: int
+) -> Floats:
+    """Return unit vectors [n, W] of texts at a layer."""
+    batches, order = _batches(encoder, tokenizer, texts, side)
+    vectors = np.concatenate([each[0] for each in encoder.embed_many(batches, [layer])])
+    unit: Floats = unit_rows(vectors)[np.argsort(order)]
+    return unit
+
+
+def _reciprocal_rank(scores: Floats) -> float:
+    """Return the mean reciprocal rank of the texts [n] that scores [n, n] are to find."""
+    return float((1 / (scores >= np.diag(scores)[:, None]).sum(axis=1)).mean())
+
+
+def product_rate(dtype: str) -> float:
+    """Return the products and sums per second of one thread in fp32, bf16 or int8, measured."""
+    import openvino
+    from openvino import opset13 as op
+
+    rows, width, layers = 2048, 768, 8
+    state = states = op.parameter([rows, width], np.float32)
+    for _ in range(layers):
+        weights = op.convert(op.constant(np.ones((width, width), np.int8)), np.float32)
+        if dtype == "int8":
+            ends = [op.constant(np.float32(end)) for end in (-2, 2, -2, 2)]
+            state = op.fake_quantize(state, *ends, 256)
+        scaled = op.multiply(weights, op.constant(np.full((width, 1), 1 / width, np.float32)))
+        state = op.matmul(state, scaled, transpose_a=False, transpose_b=True)
+    settings = {
+        "INFERENCE_NUM_THREADS": 1,
+        "INFERENCE_PRECISION_HINT": PRECISIONS.get(dtype, PRECISIONS["fp32"]),
+    }
+    graph = openvino.Core().compile_model(openvino.Model([state], [states]), "CPU", settings)
+    request, example = graph.create_infer_request(), [np.ones((rows, width), np.float32)]
+    return (
+        2
+        * rows
+        * width**2
+        * layers
+        / min(repeat(lambda: request.infer(example), repeat=3, number=1))
+    )
