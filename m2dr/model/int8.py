@@ -26,7 +26,6 @@ from m2dr.core.errors import UserError, counted, missing
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import say
 from m2dr.core.records import Side
-from m2dr.data.tokens import Ragged, buckets
 from m2dr.model.encoder import Floats, IdsAndMask
 from m2dr.model.graphs import (
     INT8,
@@ -45,7 +44,7 @@ FEWEST = 32
 LEAST_COSINE = 0.98  # with fp32, in the mean of the checked documents
 MOST_LOSS = 0.05  # of the mean reciprocal rank of a document among those checked
 QUERY_WORDS = 10  # first words of a document, which are to find it
-_TOKENS = 2048  # of a batch
+_BATCH = 8  # texts
 
 
 def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None:
@@ -132,9 +131,10 @@ def _batches(
     encoder: BatchEncoder, tokenizer: ModelTokenizer, texts: Sequence[str], side: Side
 ) -> tuple[list[IdsAndMask], NDArray[np.int64]]:
     """Return padded batches, and for each of their rows the number of its text."""
-    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, side))
-    chosen = buckets(rows.lengths, _TOKENS, longest_first=True)
-    return [rows.pad(batch, tokenizer.pad_id) for batch in chosen], np.concatenate(chosen)
+    rows = tokenize(encoder.card, tokenizer, texts, side)
+    order = np.argsort([len(row) for row in rows], kind="stable")
+    parts = [order[start : start + _BATCH] for start in range(0, len(order), _BATCH)]
+    return [tokenizer.pad([rows[number] for number in part]) for part in parts], order
 
 
 def _vectors(
