@@ -175,10 +175,16 @@ def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
     vectors, width = vectors_of(path), card.width
     if vectors.width != width:
         raise UserError(f"{path} has vectors of {vectors.width} dims, and documents have {width}.")
-    if not (home / ROTATION).exists():
+    rotation = rotation_of(home, width)
+    if rotation is None:
         return vectors
-    rotation = np.fromfile(home / ROTATION, np.float32).reshape(width, width)
     return replace(vectors, read=lambda rows: vectors.finite(rows) @ rotation.T)
+
+
+def rotation_of(home: Path, width: int) -> Floats | None:
+    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None."""
+    path = home / ROTATION
+    return np.fromfile(path, np.float32).reshape(width, width) if path.exists() else None
 
 
 # Vectors without a model

@@ -53,6 +53,7 @@ from m2dr.index.manifest import (
 )
 from m2dr.index.searchable import Mixed, Ranker, Searchable
 from m2dr.index.store import open_store
+from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
 from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus, write_documents
@@ -67,7 +68,7 @@ from m2dr.tasks.encoder import (
     label_of,
     layers_by_index,
 )
-from m2dr.tasks.importing import query_vectors
+from m2dr.tasks.importing import query_vectors, rotation_of
 
 EXACT = "exact"  # the engine that needs no index and scans the store
 MILVUS = "milvus:"  # prefix of the URI of a server
@@ -895,6 +896,26 @@ class Index:
         depth = None if k is None else int(k)
         answers: list[Answer] = searcher.answers(queries, depth, filter, hybrid, query_mix)
         return answers[0] if isinstance(texts, str) else answers
+
+    def embed_query(self, text: str, layer: int | None = None) -> list[float]:
+        """Return the vector of a query at all dims, as vector stores of other libraries take it.
+
+        It is compared with the vectors of the documents as they were given or encoded, so that any
+        store of these answers by it.
+
+        Args:
+            text: the query.
+            layer: layers that it runs through; 0 is words alone, and where nobody has the model.
+
+        Raises:
+            UserError: as `searcher` does.
+        """
+        searcher = self.searcher(layer)
+        card, home = searcher.resolved.card, searcher.resolved.home
+        vectors, rotation = searcher.vectors([text]), rotation_of(home, card.width)
+        vectors = vectors if rotation is None else vectors @ rotation
+        numbers: list[float] = prefixes(vectors, card.width, card.similarity)[0].tolist()
+        return numbers
 
     def searcher(
         self,

@@ -261,6 +261,20 @@ def test_a_saved_index_searches_elsewhere(world: World) -> None:
     assert [hit.score for hit in found] == expected
 
 
+@pytest.mark.parametrize("rotate", ["yes", "no"])
+def test_another_store_of_the_vectors_answers_by_embed_query(world: World, rotate: str) -> None:
+    world.load(rotate=rotate, dims=(8,))
+    index = m2dr.Index.open(world.corpus, root=world.root, dim=8)
+
+    vector = index.embed_query("read the file")
+
+    unit = world.documents / np.linalg.norm(world.documents, axis=1, keepdims=True)
+    scores = unit @ np.array(vector, np.float32)
+    hits = index.searcher(dim=WIDTH, engine="exact").search("read the file", 40).hits
+    assert [hit.score for hit in hits] == pytest.approx(np.sort(scores)[::-1].tolist(), abs=1e-4)
+    assert hits[0].docid == f"d{scores.argmax()}"
+
+
 def test_a_grid_has_words_and_given_queries(world: World) -> None:
     world.load(name="mine")
     request = EvaluateRequest(
