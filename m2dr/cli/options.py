@@ -1,10 +1,9 @@
 """Options of commands, made from the fields of the dataclasses that hold their values."""
 
 import functools
-import os
 import types
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -22,23 +21,8 @@ Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typi
 Described = Mapping[str, tuple[Field[Any], Hint]]  # fields that are options, and their types
 
 
-class _Path(click.Path):
-    """A path that is not empty: that of a variable which is not set would mean this folder."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # as click declares it
-        """Refuse an empty path."""
-        if not str(value).strip():
-            self.fail("The path is empty; for this folder write a dot.", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-FOLDER = _Path(path_type=Path, file_okay=False)
-FILE = _Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
@@ -151,27 +135,29 @@ def _columns(word: str) -> dict[str, str]:
 
 
 def takes(
-    kind: type[Any], leave: Iterable[str] = (), argument: bool = True, **changes: Mapping[str, Any]
+    kind: type[Any], argument: bool = True, **changes: Mapping[str, Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command an option for each field of a request.
 
     The command is called with the request, and with the values of its other options by name.
 
     Args:
-        kind: a dataclass; the fields of a dataclass that it holds are options too, and their names
-            begin with that of the field.
-        leave: fields that are no options of this command.
+        kind: a dataclass.
         argument: whether a corpus may be an argument too.
         changes: by field, attributes of its `Option` that this command has otherwise, or its
             default, as `value`.
     """
-    described = {name: row for name, row in _described(kind).items() if name not in leave}
+    described = _described(kind)
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**values: Any) -> None:  # of the options
             given = {name: values.pop(name) for name in described}
-            function(_request(kind, given), **values)
+            required = {name for name, (each, _) in described.items() if each.default is MISSING}
+            function(
+                kind(**{n: v for n, v in given.items() if v not in (None, ()) or n in required}),
+                **values,
+            )
 
         command = _of_data(run, described, argument)
         for name, (each, hint) in reversed(described.items()):
@@ -271,31 +257,12 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _described(kind: type[Any], prefix: str = "") -> dict[str, tuple[Field[Any], Hint]]:
-    """Return the fields that are options, and their types, by the name of their values."""
-    table: dict[str, tuple[Field[Any], Hint]] = {}
+def _described(kind: type[Any]) -> dict[str, tuple[Field[Any], Hint]]:
+    """Return the fields that are options by name, and their types."""
     hints = get_type_hints(kind)
     # What many commands share is keyword-only, and comes last.
-    for each in sorted(fields(kind), key=lambda field: bool(field.kw_only)):
-        name = prefix + each.name
-        if is_dataclass(hints[each.name]):
-            table |= _described(hints[each.name], f"{name}_")
-        elif option_of(each):
-            table[name] = (each, hints[each.name])
-    return table
-
-
-def _request(kind: Any, given: Mapping[str, Any], prefix: str = "") -> Any:  # of that kind
-    """Make a request of what was given; what was not has its default."""
-    values = {}
-    hints = get_type_hints(kind)
-    for each in fields(kind):
-        hint, value = hints[each.name], given.get(prefix + each.name)
-        if is_dataclass(hint):
-            values[each.name] = _request(hint, given, f"{prefix}{each.name}_")
-        elif value not in (None, ()) or each.default is each.default_factory is MISSING:
-            values[each.name] = value
-    return kind(**values)
+    in_order = sorted(fields(kind), key=lambda field: bool(field.kw_only))
+    return {each.name: (each, hints[each.name]) for each in in_order if option_of(each)}
 
 
 def _parameter(

@@ -71,19 +71,9 @@ def read_optional_object(path: Path, hints: Mapping[str, object]) -> dict[str, A
     return read_object(path, hints) if path.exists() or path.is_symlink() else {}
 
 
-def write_json(
-    path: Path,
-    value: object,
-    *,
-    sort_keys: bool = False,
-    ensure_ascii: bool = True,
-    allow_nan: bool = True,
-) -> None:
+def write_json(path: Path, value: object, **options: bool) -> None:
     """Write a value as indented JSON, atomically; the options are those of `json.dumps`."""
-    text = json.dumps(
-        value, indent=2, sort_keys=sort_keys, ensure_ascii=ensure_ascii, allow_nan=allow_nan
-    )
-    write_text(path, f"{text}\n")
+    write_text(path, json.dumps(value, indent=2, **options) + "\n")  # type: ignore[arg-type]
 
 
 def json_sha256(value: object, sort_keys: bool = True) -> str:

@@ -46,8 +46,11 @@ def progress(
         detail: returns a further detail, such as bytes written.
     """
     quiet = os.environ.get("M2DR_PROGRESS") == "0" or not is_main_process()
+    if quiet:
+        yield lambda _: None
+        return
     shown = _bar if sys.stderr.isatty() else _lines
-    with (_nothing if quiet else shown)(printable(what), total, unit, detail) as advance:
+    with shown(printable(what), total, unit, detail) as advance:
         yield advance
 
 
@@ -78,11 +81,6 @@ def _rank_and_count() -> tuple[int, int]:
     if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
         raise UserError(f"RANK={rank} and WORLD_SIZE={size} are not those of torchrun.")
     return int(rank), int(size)
-
-
-@contextmanager
-def _nothing(*_: object) -> Iterator[Advance]:
-    yield lambda _: None
 
 
 @contextmanager

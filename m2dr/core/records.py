@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import Literal, Protocol, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.variants import DocumentLayer
@@ -143,13 +143,11 @@ class Ranking:
             drop: a docid to leave out, such as the query's own document.
 
         Raises:
-            UserError: a docid is repeated, a score is not a number, or `k` is below 0.
+            UserError: a docid is repeated, or a score is not a number.
 
         >>> Ranking.of(["a", "c", "b"], [1.0, 1.0, 2.0]).docids
         ('b', 'c', 'a')
         """
-        if k is not None and k < 0:
-            raise UserError(f"A ranking cannot hold {k} documents.")
         if len(set(docids)) != len(docids):
             repeated = next(docid for docid in docids if docids.count(docid) > 1)
             raise UserError(f"Document {repeated!r} comes twice in one ranking.")
@@ -216,15 +214,6 @@ def pooling_modes(pooling: str) -> tuple[Pooling, ...]:
     return cast(tuple[Pooling, ...], tuple(pooling.split("+")))
 
 
-class HasLengths(Protocol):
-    """What says how long queries and documents may be, in tokens."""
-
-    @property
-    def query_length(self) -> int: ...  # noqa: D102
-    @property
-    def document_length(self) -> int: ...  # noqa: D102
-
-
 @dataclass(frozen=True)
 class ModelCard:
     """How a model encodes queries and documents, and how it was trained."""
@@ -287,10 +276,9 @@ class ModelCard:
         """Layers of the trained cuts, increasing."""
         return tuple(sorted({cut.layer for cut in self.cuts}))
 
-    def with_lengths_of(self, other: HasLengths) -> "ModelCard":
-        """Return this card with the lengths of texts of another, or of the label of an index."""
-        lengths = other.query_length, other.document_length
-        return replace(self, query_length=lengths[0], document_length=lengths[1])
+    def with_lengths_of(self, other: Any) -> "ModelCard":  # a card, or the label of an index
+        """Return this card with the lengths of texts of another."""
+        return replace(self, query_length=other.query_length, document_length=other.document_length)
 
     def takes_words(self, layer: int, documents: int) -> bool:
         """Whether words can be mixed into queries of a layer: it reads none yet, by its own exit.

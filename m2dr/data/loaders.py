@@ -105,8 +105,6 @@ def open_texts(name: str, queries: bool = False) -> Texts:
     path = Path(name)
     keys = (*DOCUMENT_TEXTS, "query") if queries else DOCUMENT_TEXTS
     if tables.suffix_of(path) == ".txt":
-        if not path.is_file():
-            raise UserError(f"There is no file {name}.")
         return lambda: (
             Document(str(row), line) for row, line in enumerate(tables.read_lines(path, blank=True))
         )

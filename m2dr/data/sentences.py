@@ -106,11 +106,11 @@ def paths_of(names: str) -> list[Path]:
     return [Path(name.strip()) for name in names.split(",") if name.strip()]
 
 
-def open_sentences(names: str, split: str = "train", neutral: bool = True) -> Sentences:
+def open_sentences(names: str, neutral: bool = True) -> Sentences:
     """Read training sentences of a file, or of several joined by commas, into memory.
 
     Columns are found by the names in PAIRS, SCORES and SENTENCES. Scores are numbers, each file's
-    on its own scale, or labels of NLI. Where a column names the split, rows of other splits are
+    on its own scale, or labels of NLI. Where a column names the split train, rows of others are
     left out, so that test pairs are not trained on; so are the pairs that are neither entailment
     nor contradiction, unless `neutral`.
 
@@ -123,7 +123,7 @@ def open_sentences(names: str, split: str = "train", neutral: bool = True) -> Se
         raise UserError(f"{names!r} names no file, or pairs with a score and single sentences.")
     every: list[SentencePair] = []
     for file in files:
-        wanted = {split} if split in file.splits else file.splits
+        wanted = {"train"} if "train" in file.splits else file.splits
         pairs = [row.pair for row in file.rows if row.pair is not None and row.split in wanted]
         if file.labels and not neutral:
             pairs = [pair for pair in pairs if pair.score != NLI_LABELS["neutral"]]

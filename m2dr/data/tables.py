@@ -107,7 +107,7 @@ def parsed(
     Args:
         path: as `read_rows` takes it.
         parse: raises ValueError for a malformed row.
-        names: as `read_rows` takes them.
+        names: of the columns of a .csv or .tsv without a header.
         scalars: whether columns of vectors and of bytes are left out.
     """
     for part in _parts(path):
@@ -115,17 +115,15 @@ def parsed(
             yield from _parsed(part, _scalars(batch) if scalars else batch, before, parse)
 
 
-def read_rows(path: Path, names: Sequence[str] = ()) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a file, a folder or `hf:ID`, as values by column name.
 
-    Args:
-        path: a folder's files are read by name; `split` is set in rows of a file of one split.
-        names: of the columns of a .csv or .tsv without a header.
+    A folder's files are read by name; `split` is set in rows of a file of one split.
 
     Raises:
         UserError: a row cannot be read.
     """
-    return parsed(path, lambda row: row, names)
+    return parsed(path, lambda row: row)
 
 
 def read_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -20,13 +20,12 @@ Ints = NDArray[np.int64]
 Item = TypeVar("Item")
 
 
-def pad(rows: Sequence[Sequence[int]], pad_id: int, multiple: int = 1) -> tuple[Ints, Ints]:
+def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ints, Ints]:
     """Return rows of any length as one padded array.
 
     Args:
         rows: token ids of B texts.
         pad_id: the id of padding, at the right.
-        multiple: T is rounded up to a multiple of this many tokens.
 
     Returns:
         ids [B, T], and mask [B, T]: 1 for a token, 0 for padding.
@@ -36,7 +35,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, multiple: int = 1) -> tuple[
     ([[7, 8, 9], [5, 0, 0]], [[1, 1, 1], [1, 0, 0]])
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)  # [B]
-    ids, real = _padding(lengths, pad_id, multiple)
+    ids, real = _padding(lengths, pad_id)
     ids[real] = [token for row in rows for token in row]
     return ids, real.astype(np.int64)
 
@@ -193,10 +192,9 @@ def mask_tokens(
     return [int(token) for token in shown], positions
 
 
-def _padding(lengths: Ints, pad_id: int, multiple: int = 1) -> tuple[Ints, NDArray[np.bool_]]:
+def _padding(lengths: Ints, pad_id: int) -> tuple[Ints, NDArray[np.bool_]]:
     """Return ids [B, T], T at least 1, that are all padding, and where the tokens go [B, T]."""
-    longest = -(-int(lengths.max(initial=1)) // multiple) * multiple
-    real = np.arange(longest) < lengths[:, None]
+    real = np.arange(int(lengths.max(initial=1))) < lengths[:, None]
     return np.full(real.shape, pad_id, np.int64), real
 
 

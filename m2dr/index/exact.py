@@ -219,9 +219,7 @@ def prefix_runs(
     dims: Iterable[int],
     k: int,
     similarity: Similarity,
-    device: str = "cpu",
     drop: Mapping[str, str] | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> dict[int, Run]:
     """Rank as `prefix_top_k` does, with ties by docid descending: one run per dim.
 
@@ -233,18 +231,15 @@ def prefix_runs(
         dims: lengths of the prefixes.
         k: documents per query.
         similarity: as `prefix_top_k` takes it.
-        device: as `prefix_top_k` takes it.
         drop: per query id, a docid to leave out, such as the query's own document.
-        progress: as `prefix_top_k` takes it.
 
     Raises:
         UserError: as `prefix_top_k` raises.
     """
     check_depth(k)
     drop = drop or {}
-    by_dim = prefix_top_k(
-        queries, documents, dims, k + bool(drop), similarity, device, docids.ranks(), progress
-    )
+    places = docids.ranks()
+    by_dim = prefix_top_k(queries, documents, dims, k + bool(drop), similarity, places=places)
     return {
         dim: run_of(query_ids, hits_of(docids, zip(*found, strict=True)), k, drop)
         for dim, found in by_dim.items()

@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from itertools import starmap
 from pathlib import Path
-from typing import get_args
 
-from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256, read_record, write_record
 from m2dr.core.records import CARD_FILE, Cut, Similarity, is_ready
 from m2dr.core.requests import SHARD_ROWS
@@ -237,13 +236,6 @@ class StorePlan:
     dtype: Dtype = "f16"
     shard_rows: int = SHARD_ROWS  # in every shard but the last
     runtime: str = "torch"  # what multiplied: openvino's vectors differ by rounding; or IMPORTED
-
-    def __post_init__(self) -> None:
-        if self.dtype not in get_args(Dtype):
-            hint = nearest(self.dtype, get_args(Dtype))
-            raise UserError(f"Vectors cannot be stored as {self.dtype!r}. {hint}")
-        if self.layer < 0 or min(self.width, self.shard_rows) < 1:
-            raise UserError(f"A store has no layer {self.layer} or width {self.width}.")
 
     def refuse_other(self, other: "StorePlan", folder: Path, ignored: Iterable[str] = ()) -> None:
         """Refuse to mix the vectors in `folder`, of this plan, with those of another plan.

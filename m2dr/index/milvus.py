@@ -314,7 +314,7 @@ class MilvusCollection(Searchable):
 
 
 def open_collection(
-    uri: str, corpus: str, fingerprint: str, layer: int, dim: int | None = None, token: str = ""
+    uri: str, corpus: str, fingerprint: str, layer: int, dim: int | None = None
 ) -> MilvusCollection:
     """Open a collection that `m2dr index push` wrote.
 
@@ -324,13 +324,12 @@ def open_collection(
         fingerprint: of the model that encoded them.
         layer: of the documents.
         dim: of the collection; None: the longest.
-        token: as `Server` takes it.
 
     Raises:
         UserError: the server does not answer, or there is no such collection, or it is
             half-written or of another corpus or model.
     """
-    server = Server(uri, token)
+    server = Server(uri)
     try:
         cuts = cuts_of(server, corpus, fingerprint)
         dims = [cut.dim for cut in cuts if cut.layer == layer and dim in (None, cut.dim)]

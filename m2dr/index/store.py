@@ -337,8 +337,6 @@ class StoreWriter:
             places = np.delete(places, copied[0])
         if vectors.shape != (len(places), self.plan.width):
             raise ValueError(f"{len(places)} rows of {self.plan.width}, not {vectors.shape}.")
-        if not 0 < len(docids) <= self.plan.shard_rows:
-            raise ValueError(f"Every shard but the last has {self.plan.shard_rows} rows.")
         with np.errstate(over="ignore"):
             largest = np.abs(vectors).max(axis=1).astype(self._format.read_as)
         for row in np.flatnonzero(~np.isfinite(largest))[:1]:

@@ -164,19 +164,9 @@ def _matrix(module: nn.Module) -> Tensor | None:
     return None
 
 
-def _dense(weight: Tensor, bias: Tensor | None = None) -> Dense:
-    """Return a Dense with this matrix [M, N] and this bias [M]."""
-    return Dense.of(weight.detach().clone(), None if bias is None else bias.detach().clone())
-
-
-def write_standalone(cut: CutModel, folder: Path, record: ExportRecord) -> ModelCard:
-    """Write a cut as a folder that m2dr opens, and sentence-transformers but for a fitted exit.
-
-    Raises:
-        UserError: `folder` holds something or is being written to.
-    """
-    with checkpoint.locked_for_export(folder):
-        return checkpoint.save(cut.encoder, cut.tokenizer, cut.card, folder, record)
+def _dense(weight: Tensor) -> Dense:
+    """Return a Dense with a copy of this matrix [M, N]."""
+    return Dense.of(weight.detach().clone())
 
 
 def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord) -> ExportRecord:

@@ -87,19 +87,15 @@ def is_id(name: str) -> bool:
 
 
 @contextmanager
-def pinned(
-    name: str, revision: str = "", token: str = "", cache_dir: Path | None = None
-) -> Iterator[None]:
+def pinned(name: str, revision: str = "") -> Iterator[None]:
     """Fetch a model by its id once; within the block its name means that copy.
 
     A branch that moves meanwhile changes nothing. A folder is no copy of the hub, and is looked up
     again each time.
 
     Args:
-        name: as those below, of `find_folder`.
+        name: folder or id.
         revision: branch, tag or commit.
-        token: of the hub.
-        cache_dir: of the local copies.
 
     Raises:
         UserError: as `find_folder` does.
@@ -107,7 +103,7 @@ def pinned(
     known = _pinned.get()
     is_remote = not (name == BUILT_IN or Path(name).exists()) and is_id(name)
     if is_remote or revision:
-        folder = find_folder(name, revision, token, cache_dir)
+        folder = find_folder(name, revision)
         known = {**known, (name, revision): folder, (name, ""): folder}
     before = _pinned.set(known)
     try:

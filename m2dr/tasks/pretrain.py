@@ -13,7 +13,7 @@ from m2dr.core.progress import process_count, say
 from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
 from m2dr.core.settings import PretrainSettings
 from m2dr.data.sentences import open_sentences, recognises_sentences
-from m2dr.data.tokens import mask_tokens, masking_order, pad
+from m2dr.data.tokens import mask_tokens, masking_order
 from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint, mlm
 from m2dr.model.backbones import read_config, sizes_of
@@ -57,10 +57,8 @@ class _Setup:
         """Return the module's arguments for some texts."""
         settings, inner = self.settings, self.tokenizer.inner
         rows = self.tokenizer([text.text for text in chosen], settings.length)
-        special, words = (
-            set(inner.all_special_ids),
-            min(len(inner), len(self.encoder.word_embeddings)),
-        )
+        special = set(inner.all_special_ids)
+        words = min(len(inner), len(self.encoder.word_embeddings))
 
         def hidden(share: float, turn: int) -> MaskedTexts:
             found = []
@@ -72,13 +70,8 @@ class _Setup:
                 found.append(mask_tokens(row, share, order, mask, words, draw))
             return found
 
-        for_encoder, for_decoder = (
-            hidden(settings.encoder_mask, 1),
-            hidden(settings.decoder_mask, 2),
-        )
-        return masked_batch(
-            rows, for_encoder, for_decoder, lambda some: pad(some, self.tokenizer.pad_id)
-        )
+        encoder, decoder = hidden(settings.encoder_mask, 1), hidden(settings.decoder_mask, 2)
+        return masked_batch(rows, encoder, decoder, self.tokenizer.pad)
 
 
 @at_revision

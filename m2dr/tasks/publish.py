@@ -16,7 +16,7 @@ from m2dr.evaluate.grid import GRID
 from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.encoder import parameters_of
-from m2dr.model.export import cut_model, refuse_unready, write_graph, write_standalone, write_words
+from m2dr.model.export import cut_model, refuse_unready, write_graph, write_words
 from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.encoder import names_of, newest_model
@@ -97,7 +97,8 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> tuple[str, ...]
     if request.format:
         record = write_graph(made, request.format, request.out, record)
     else:
-        write_standalone(made, request.out, record)
+        with checkpoint.locked_for_export(request.out):
+            checkpoint.save(made.encoder, made.tokenizer, made.card, request.out, record)
     size = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())
     lines = [f"{cut} of {record.model} as {record.written_as}: {size / 1e6:,.1f} MB; {request.out}"]
     for row in record.measured:

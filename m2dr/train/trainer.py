@@ -24,6 +24,7 @@ from m2dr.core.settings import RunSettings
 
 Example = TypeVar("Example")
 Callbacks = Sequence[transformers.TrainerCallback]
+OnStep = Callable[[int, Mapping[str, float]], None]  # of a step and what was logged last
 BEST = "quality"  # name of the dev measure in the trainer's state
 FRESH = ("objective.", "exit_heads.", "head.")  # parts of the names of what begins untrained
 
@@ -176,7 +177,7 @@ class Trainer(transformers.Trainer):
         examples: Examples[Example],
         batch: Callable[[Sequence[Example]], Mapping[str, object]],
         quality: Callable[[], Mapping[str, float]] | None,
-        on_step: Callable[[int, Mapping[str, float]], None],
+        on_step: OnStep,
         callbacks: Callbacks = (),
     ) -> None:
         logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -291,30 +292,18 @@ def _groups(trainer: Trainer, module: nn.Module, plan: Plan) -> list[dict[str, o
 class _StepCallback(transformers.TrainerCallback):
     """Reports each step and what was logged last; saves between evaluations too."""
 
-    def __init__(
-        self, on_step: Callable[[int, Mapping[str, float]], None], save_steps: int
-    ) -> None:
+    def __init__(self, on_step: OnStep, save_steps: int) -> None:
         self._on_step, self._save_steps = on_step, save_steps
         self._last: Mapping[str, float] = {}
 
-    def on_log(
-        self,
-        args: transformers.TrainingArguments,  # noqa: ARG002  # transformers passes these by position
-        state: transformers.TrainerState,
-        control: transformers.TrainerControl,  # noqa: ARG002
-        logs: Mapping[str, float] | None = None,
-        **_: object,
+    def on_log(  # type: ignore[override]  # transformers passes the first three by position
+        self, _: Any, state: Any, __: Any, logs: Mapping[str, float] | None = None, **___: Any
     ) -> None:
         step = {"step": state.global_step} if logs and "loss" in logs else {}
         self._last = {**self._last, **(logs or {}), **step}
 
-    def on_step_end(
-        self,
-        args: transformers.TrainingArguments,  # noqa: ARG002  # transformers passes these by position
-        state: transformers.TrainerState,
-        control: transformers.TrainerControl,
-        model: nn.Module | None = None,
-        **_: object,
+    def on_step_end(  # type: ignore[override]  # likewise
+        self, _: Any, state: Any, control: Any, model: nn.Module | None = None, **__: Any
     ) -> None:
         # transformers saves only where it evaluates when the best checkpoint is to be kept.
         control.should_save |= state.global_step % self._save_steps == 0

@@ -74,7 +74,6 @@ def test_value_of_an_option(words: str, name: str, value: object) -> None:
         ("index corpus --dims x", "'x' is not a whole number"),
         ("index corpus --shard-rows -1", "-1 is not from 1"),
         ("search x --search-param nprobe", "'nprobe' is no name=number"),
-        ("index list --indexes ''", "The path is empty"),
         ("trian", "There is no command 'trian'. Did you mean train?"),
         ("index corpsu", "There is no command 'corpsu'. Did you mean corpus?"),
         ("train --resume --overwrite", "give one of them"),

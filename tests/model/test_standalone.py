@@ -17,7 +17,7 @@ import m2dr
 from m2dr.core.records import Cut, ExportRecord
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, read_card, save
-from m2dr.model.export import cut_model, write_standalone
+from m2dr.model.export import cut_model
 from m2dr.model.modules import Dense, rotate
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -47,7 +47,7 @@ def export(model: Path, cut: Cut, folder: Path) -> Path:
     record = ExportRecord(
         cut, parent.full, model.name, parent.fingerprint, made.query_only, "folder"
     )
-    write_standalone(made, folder, record)
+    save(made.encoder, made.tokenizer, made.card, folder, record)
     return folder
 
 
