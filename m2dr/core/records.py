@@ -320,10 +320,7 @@ class IndexExits:
     fit: FitRecord
     encoding: str = ""  # digest of the settings of encoding
     dtype: str = ""  # of the encoder whose states were read
-    # Name and sha256 of each file.
-    files: tuple[tuple[str, str], ...] = ()
-    # The command that fits them, without the folder of the indexes; for messages, never compared.
-    again: str = ""
+    files: tuple[tuple[str, str], ...] = ()  # name and sha256 of each
 
 
 EXPORTED_FILE = "export.json"

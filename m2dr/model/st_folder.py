@@ -180,8 +180,6 @@ def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
     for row in hub.behind_pooling(folder):
         width = module_settings(folder / row.path, row.kind, width).get("out_features", width)
     dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS).get("truncate_dim")
-    if dim is not None and dim < 1:
-        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {dim}, which is no width.")
     return min(dim or width, width)
 
 
@@ -196,8 +194,6 @@ def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:
     longest = settings.get(_KEPT) or settings.get("max_seq_length") or default
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
     query, document = (int(min(length, sizes.tokens)) for length in asked)
-    if min(query, document) < 1:
-        raise UserError(f"A text of {folder} may have {asked} tokens, which is no length.")
     return query, document
 
 
@@ -225,15 +221,10 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
 
 def write_modules_list(folder: Path, listed: Sequence[hub.ListedModule]) -> None:
     """Write modules.json, which lists the modules that a text passes."""
-    rows = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": row.path,
-            "type": f"sentence_transformers.models.{row.kind}",
-        }
-        for number, row in enumerate(listed)
-    ]
+    rows = []
+    for number, row in enumerate(listed):
+        kind = f"sentence_transformers.models.{row.kind}"
+        rows.append({"idx": number, "name": str(number), "path": row.path, "type": kind})
     write_json(folder / hub.MODULES, rows)
 
 

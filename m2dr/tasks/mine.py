@@ -67,9 +67,6 @@ def mine(request: MineRequest) -> MineReport:
         raise UserError("--model, --query-layer and --dim are of a model; leave them out of BM25.")
     if not 0 <= request.margin <= 1:
         raise UserError(f"--margin {request.margin:g} is no share of a score, from 0 to 1.")
-    left = request.depth - request.skip
-    if not 1 <= request.negatives <= left:
-        raise UserError(f"--negatives {request.negatives}: --depth less --skip leaves {left}.")
     if request.out.suffix != ".jsonl":
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")
     if request.out.is_file() and not request.overwrite:

@@ -1,6 +1,5 @@
 """Export a cut of a model, write its card, and upload it to the Hugging Face hub."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -235,17 +234,13 @@ def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelR
             is_own = result.grid.model == name
         else:
             place = Path(made.model)
-            is_another = place.is_dir() and place.resolve() != request.model.resolve()
-            is_own = (
-                made.fingerprint == card.fingerprint
-                and not is_another
-                and not any(made.blend.values())
-            )
+            moved = not place.is_dir() or place.resolve() == request.model.resolve()
+            alone = not any(made.blend.values())
+            is_own = made.fingerprint == card.fingerprint and moved and alone
         if is_own:
             own.append(result)
     if not own and request.results:
-        models = sorted({result.grid.model for result in every})
-        known = ", ".join(models)[:200]
+        known = ", ".join(sorted({result.grid.model for result in every}))[:200]
         raise UserError(f"The results are of {known}, and none of {request.model} as it is now.")
     return own
 
@@ -287,7 +282,6 @@ def push_layers(request: PushModelRequest, layers: int) -> PushedModel:
     own = request.model
     if (own / CARD).is_file() and checkpoint.read_card(str(own)).layers == layers:
         return push_model(request)
-    _require_id(request.id)
     with TemporaryDirectory() as place:
         copy = Path(place, request.id.rpartition("/")[2])
         save_model(str(own), layers, copy)
@@ -301,11 +295,10 @@ def push_model(request: PushModelRequest) -> PushedModel:
     interruption. Files of an earlier model that this one does not have are removed.
 
     Raises:
-        UserError: the folder holds no complete model, the id is not OWNER/NAME, there is no token,
-            or the hub cannot be reached or refuses.
+        UserError: the folder holds no complete model, there is no token, or the hub cannot be
+            reached or refuses.
     """
     folder, revision = request.model, request.revision or MAIN
-    _require_id(request.id)
     _require_own(folder)
     if (folder / CHECKPOINTS).exists():
         raise UserError(f"{folder} holds a training that is not finished.")
@@ -355,8 +348,3 @@ def push_model(request: PushModelRequest) -> PushedModel:
         told = getattr(error, "server_message", None) or error_summary(error)
         raise UserError(f"{request.id} cannot be pushed ({status}: {told}).") from error
     return PushedModel(request.id, revision, files, done.commit_url, done.oid)
-
-
-def _require_id(name: str) -> None:
-    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
-        raise UserError(f"{name!r} is no OWNER/NAME of a model on the hub.")

@@ -147,11 +147,8 @@ def _card(
     heads: ExitHead = "linear" if backbone.exit_head == "linear" else "none"
     if any(step.layers[0] < full.layer for step in choices):
         heads = variant.exit_head
-    prompts = {
-        name: getattr(settings, name)
-        for name in ("query_prefix", "document_prefix")
-        if getattr(settings, name) is not None
-    }
+    given = {name: getattr(settings, name) for name in ("query_prefix", "document_prefix")}
+    prompts = {name: prompt for name, prompt in given.items() if prompt is not None}
     return replace(
         backbone,
         backbone=settings.backbone,
@@ -226,8 +223,6 @@ def _dims(settings: TrainSettings, variant: Variant, full: Cut) -> tuple[int, ..
     if below:
         return below
     usual = [dim for dim in default_dims(full.dim) if dim < full.dim]
-    if not usual:
-        raise UserError(f"A width of {full.dim} has no usual prefix; name one with dims=[…].")
     if variant.prefixes == "many":
         return tuple(dim for dim in usual if dim >= SHORTEST_RELATED or not variant.sia)
     return (max(dim for dim in usual if dim <= USUAL_PREFIX),)

@@ -476,9 +476,9 @@ class Searcher:
             raise UserError("A hybrid was asked for, and BM25 is of documents on disk, not Milvus.")
         store = open_store(store_of(self.resolved))
         bm25 = open_bm25(store, lambda: self.resolved.dataset)
-        unfit = np.ones(store.documents, bool) if wanted else None
-        if wanted and unfit is not None:
-            unfit[store.matching(wanted)] = False
+        unfit = None
+        if wanted:
+            unfit = ~np.isin(np.arange(store.documents), store.matching(wanted))
         return Hybrid(documents, bm25, blend.hybrid, unfit)
 
     def search(self, text: str, k: int | None = None) -> Answer:
@@ -511,14 +511,13 @@ class Searcher:
         run, spans = self._walk(names, texts, k, self.where(filter, hybrid, query_mix), own=False)
         times = [1000 * span / len(texts) for span in spans]
         answers = []
-        for name in names:
-            ranking = run.rankings[name]
-            ranked = enumerate(zip(ranking.scores, ranking.docids, strict=True), start=1)
+        for ranking in map(run.rankings.__getitem__, names):
             parts = ranking.parts or [(None, None)] * len(ranking.docids)
-            hits = tuple(
-                Hit(rank, score, docid, self, *parts[rank - 1]) for rank, (score, docid) in ranked
+            ranked = zip(ranking.scores, ranking.docids, parts, strict=True)
+            hits = (
+                Hit(n, score, docid, self, *own) for n, (score, docid, own) in enumerate(ranked, 1)
             )
-            answers.append(Answer(hits, *times))
+            answers.append(Answer(tuple(hits), *times))
         return answers
 
     def run(self, queries: Sequence[Query], k: int) -> Run:
@@ -722,9 +721,7 @@ class Index:
             UserError: no such model, corpus or index, or they do not fit.
         """
         named = fspath(name)
-        where = (
-            {"corpus": requests.PYDOCS, "index": named} if _is_index(named) else {"corpus": named}
-        )
+        where = {"index" if _is_index(named) else "corpus": named}
         own = {
             "query_layer": layer,
             "search_params": tuple((search_params or {}).items()),

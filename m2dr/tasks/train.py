@@ -239,9 +239,8 @@ def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None
     set_dropout(encoder, 0.0 if frozen else settings.dropout)
     if recipe.setting.loss == "simcse" and not drops_out(encoder):
         raise UserError("loss = simcse needs dropout, and there is none; set dropout=0.1.")
-    if settings.lora_rank:
-        rank, alpha, dropout = settings.lora_rank, settings.lora_alpha, settings.lora_dropout
-        add_lora(encoder, rank, alpha, dropout, settings.seed)
+    if rank := settings.lora_rank:
+        add_lora(encoder, rank, settings.lora_alpha, settings.lora_dropout, settings.seed)
     if frozen:
         encoder.requires_grad_(False)
         encoder.exit_heads.requires_grad_()

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -58,9 +59,8 @@ def make_batch(
     documents = [document.content for document in documents_of(groups)]
     rows += tokenize(card, tokenizer, documents, "document")
     texts = _parts(rows, tokenizer.pad_id, tokens_at_once)
-    everyone = [
-        group for share in all_gather_objects([_brief(g) for g in groups]) for group in share
-    ]
+    shares = all_gather_objects([_brief(group) for group in groups])
+    everyone = [group for share in shares for group in share]
     scores = [group.scores for group in everyone]
     teacher = np.array(scores, dtype=np.float32) if scores[0] else None
     return TokenBatch(texts, len(groups), false_negatives(everyone, barred), teacher=teacher)
@@ -156,7 +156,6 @@ def kind_of(settings: TrainSettings) -> Kind:
 def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
     split = settings.split
     groups: Groups
-    notes = list[str]()
     if settings.distill == "none":
         source = settings.negative_source
         if source == "auto":
@@ -181,20 +180,17 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             read_scores(Path(path)) if path else dataset.scores(split),
             path or settings.corpus,
         )
-        notes.append(scored.note)
+        if scored.note:
+            say(f"{dataset.name} {split}: {scored.note}")
     negatives = "other documents of the batch"
     if settings.negatives:
         negatives += f", and {settings.negatives} per query {origin}"
-    for note in filter(None, notes):
-        say(f"{dataset.name} {split}: {note}")
 
     def example(epoch: int, place: int) -> Group:
         groups.set_epoch(epoch)
         return groups[place]
 
-    def batch(card: ModelCard, tokenizer: ModelTokenizer, chosen: Sequence[Group]) -> TokenBatch:
-        return make_batch(card, tokenizer, chosen, groups.barred, settings.gradient_cache)
-
+    batch = partial(make_batch, barred=groups.barred, tokens_at_once=settings.gradient_cache)
     quality, count = _ranking_quality(dataset, settings), len(groups)
     return TrainingData(
         dataset.name, "documents", "queries", count, example, batch, quality, negatives
@@ -250,15 +246,12 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData
     if settings.loss == "simcse" and sentences.scored:
         pairs = tuple(SentencePair(text, text, 1.0) for text in distinct(pairs)[0])
 
-    def batch(
-        card: ModelCard, tokenizer: ModelTokenizer, chosen: Sequence[SentencePair]
-    ) -> TokenBatch:
-        return make_pair_batch(card, tokenizer, chosen, settings.gradient_cache)
-
+    kind: Kind = "scored pairs" if sentences.scored else "sentences"
+    batch = partial(make_pair_batch, tokens_at_once=settings.gradient_cache)
     return TrainingData(
         sentences.name,
-        "scored pairs" if sentences.scored else "sentences",
-        "pairs" if sentences.scored else "sentences",
+        kind,
+        kind.removeprefix("scored "),
         len(pairs),
         lambda _, place: pairs[place],
         batch,
