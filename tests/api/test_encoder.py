@@ -201,23 +201,6 @@ def test_tensors(prompted: Path) -> None:
     assert (model.options["device"], model.options["dtype"]) == ("cpu", "fp32")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (lambda model: model.encode_documents(["a", 1]), "Row 1: it is 1,"),
-        (lambda model: model.encode_documents([{"title": "a"}]), "Document 0 has no text"),
-        (lambda model: model.encode("a", layer=9), "Layer 9 was asked for; this encoder has 4"),
-        (lambda model: model.encode("a", layer=0), "only a fitted model has it"),
-        (lambda model: model.encode("a", truncate_dim=64), "Dim 64 was asked for"),
-        (lambda model: model.encode("a", prompt_name="STS"), "no prompt 'STS'"),
-        (lambda model: model.cut(dim=99), "Dim 99 was asked for"),
-    ],
-)
-def test_refusals(wrong: object, sentence: str, prompted: Path) -> None:
-    with pytest.raises(m2dr.UserError, match=sentence):
-        wrong(m2dr.Encoder(prompted, **FP32))
-
-
 @pytest.mark.parametrize("layers", [2, 4])
 def test_saved_cut(layers: int, prompted: Path, tmp_path: Path) -> None:
     model = m2dr.Encoder(prompted, layer=layers, dim=8, **FP32)

@@ -110,21 +110,6 @@ def test_a_fit_is_that_of_the_command(tiny_backbone: Path, tmp_path: Path) -> No
     assert model.cut(0, 8).encode_queries("open a file").shape == (8,)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (lambda: m2dr.train(stps=5), r"unknown setting 'stps' \(Did you mean steps"),
-        (lambda: m2dr.train(variant="ful-dim"), "Did you mean full-dim"),
-        (lambda: m2dr.train(dims="x"), r"dims = 'x'"),
-        (lambda: m2dr.train(variant="separate", dims=[8, 16]), "trains a model for each cut"),
-        (lambda: m2dr.fit(length=0), "length = 0: not from 1"),
-    ],
-)
-def test_a_wrong_setting_is_named(wrong: object, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        wrong()
-
-
 def test_every_public_name_has_its_arguments() -> None:
     for name in set(m2dr.__all__) - {"__version__", "UserError"}:
         assert inspect.signature(getattr(m2dr, name)).parameters, name

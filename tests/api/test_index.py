@@ -109,13 +109,9 @@ def test_records_of_pandas(model: m2dr.Encoder, tmp_path: Path) -> None:
     ("documents", "options", "sentence"),
     [
         ([], {}, "No documents were given"),
-        ([3], {}, "Row 0: it is 3"),
-        ({"text": "a"}, {}, "A dict of one document"),
         ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], {}, "Two documents have the id 'a'"),
-        ([{"id": "a b", "text": "x"}], {}, "the id 'a b' .* holds white space"),
         (["a"], {"name": ".."}, "is not that of a folder"),
         (["a"], {"dims": [99]}, "Dim 99 was asked for"),
-        (["a"], {"engines": ["fast"]}, "no engine 'fast'"),
     ],
 )
 def test_refusals(

@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.core.analyzer import Analyzer
-from m2dr.core.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -33,8 +32,3 @@ def test_texts_side_by_side(first: str, second: str) -> None:
 
 def test_left_out_words() -> None:
     assert Analyzer("english", ["the"], shortest=2)("The x of THE y") == ["of"]
-
-
-def test_unknown_language() -> None:
-    with pytest.raises(UserError, match="no stemmer of 'englsh'.*english"):
-        Analyzer("englsh")

@@ -24,14 +24,6 @@ def test_a_fitted_model_has_layer_0_at_every_dim(cut: Cut) -> None:
     assert FITTED.check(cut) == cut
 
 
-@pytest.mark.parametrize(
-    ("cut", "told"), [(Cut(0, 385), "Dim 385 was asked for"), (Cut(7, 1), "Layer 7 was asked for")]
-)
-def test_a_fitted_model_has_no_more_layers_and_dims_than_any(cut: Cut, told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        FITTED.check(cut)
-
-
 def test_a_fitted_card_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     write_record(tmp_path / "m2dr.json", FITTED)
 

@@ -4,12 +4,6 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 
 
-@pytest.mark.parametrize(("layer", "dim"), [(-1, 8), (1, 0), (0, 0), (1, -8)])
-def test_there_is_no_layer_below_0_and_no_dim_below_1(layer: int, dim: int) -> None:
-    with pytest.raises(UserError, match="a layer from 0 and a dim from 1"):
-        Cut(layer, dim)
-
-
 def test_cuts_sort_by_layer_and_then_by_dim() -> None:
     cuts = [Cut(2, 8), Cut(1, 128), Cut(10, 8), Cut(0, 384), Cut(1, 16)]
 

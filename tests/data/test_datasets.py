@@ -1,29 +1,12 @@
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Query
-from m2dr.data.loaders import open_dataset, open_texts
+from m2dr.data.loaders import open_texts
 from m2dr.data.qrels import read_topics
-
-
-def test_a_misspelt_name_is_answered_with_its_neighbour(beir: Path, write) -> None:
-    write("odd/queries.dev.small.tsv", "1\ttext")
-
-    for name, nearest in (("pydoc", "pydocs"), (str(beir.with_name("tinny")), str(beir))):
-        with pytest.raises(
-            UserError, match=f"no data set .*{re.escape(f'Did you mean {nearest}?')}"
-        ):
-            open_dataset(name)
-    with pytest.raises(UserError, match=r"no corpus 'pydocs:stdlb'\. Did you mean pydocs:stdlib\?"):
-        open_dataset("pydocs:stdlb")
-    for path in (beir.with_name("odd"), write("a.xml", "x,y")):
-        with pytest.raises(UserError, match="is none of: pydocs .*irds:ID.*MS MARCO"):
-            open_dataset(str(path))
 
 
 def test_the_table_of_loaders_is_read_without_any_heavy_library() -> None:

@@ -110,21 +110,6 @@ def test_where_the_querys_own_document_is_dropped_it_is_no_negative_either() -> 
     assert len(Groups(other, "train", negatives=2, source="random", seed=13)[0].negatives) == 2
 
 
-@pytest.mark.parametrize(
-    ("relevance", "source", "reason"),
-    [
-        (1, "given", "made-up gives no negatives for 'train'"),
-        (0, "random", "no query of 'train' has a relevant document"),
-        (1, "random", "negatives were asked for; 1 documents"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(
-    relevance: int, source: NegativeSource, reason: str
-) -> None:
-    with pytest.raises(UserError, match=reason):
-        Groups(dataset([("q", "d0", relevance)], documents=2), "train", 4, source, seed=13)
-
-
 def test_a_data_worker_that_starts_afresh_reads_the_same_groups(beir: Path) -> None:
     groups = Groups(open_dataset(str(beir)), "test", negatives=1, source="random", seed=13)
     groups.set_epoch(3)

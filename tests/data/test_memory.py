@@ -160,25 +160,6 @@ def test_training_rows_in_memory(rows: Any) -> None:
     assert dataset.negatives("train") == {"q0": ("d1",)}
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (3, "a table of rows is needed, not 3"),
-        ([3], "Row 0: it is 3"),
-        ([], "No rows were given"),
-        ({"id": "a", "text": "one"}, "A dict of one document"),
-        ([{"id": "a", "text": "x"}, {"text": "y"}], "row 2: it has no value under any of _id"),
-        (
-            [{"text": "x"}, {"id": "a", "text": "y"}],
-            "row 2: it has an id, and the first row has none",
-        ),
-    ],
-)
-def test_what_is_no_data_is_refused(data: Any, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        documents(data)
-
-
 def test_rows_of_polars() -> None:
     polars = pytest.importorskip("polars")
 

@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Document
 from m2dr.data.dataset import split_of
 from m2dr.data.loaders import open_dataset
@@ -66,22 +65,6 @@ def test_documents(case: str, tmp_path: Path) -> None:
 
     assert list(dataset.documents()) == documents
     assert [dataset.document(each.id) for each in documents] == documents
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("a.csv", "key;Inhalt\na;open it", "its columns are key, inhalt"),
-        ("a.tsv", "my a\topen it\nb\tclose it", "the id 'my a' .* holds white space"),
-        ("a.tsv", "1\t2\t3\n4\t5\t6", "no value under any of text"),
-        ("a.json", '{"text": "one"}\n{"text": ', "row 2 is not JSON"),
-        ("a.json", '{\n"id": "a",\n"text": "one"}', "A dict of one document"),
-        ("a.jsonl", '"one"\n3', "row 2: it is 3"),
-    ],
-)
-def test_refusals(name: str, content: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=sentence):
-        list(open_dataset(put(tmp_path, name, content)).documents())
 
 
 def test_triples_of_texts_in_a_file_of_any_name(tmp_path: Path) -> None:

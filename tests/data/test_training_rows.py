@@ -110,13 +110,8 @@ def test_triplets_are_read_from_every_form_that_other_toolkits_write(
     ("name", "lines", "reason"),
     [
         ("a.jsonl", [{"query": "a", "document": "b"}, {"query": "a"}], "row 2: it has no document"),
-        ("a.jsonl", [{"query": "a", "document": "b", "query_id": "x y"}], "row 1: the id 'x y'"),
-        ("a.jsonl", [{"query": "a", "positives": [], "negatives": ["c"]}], "row 1: it has no docu"),
-        ("a.jsonl", [["a", "b"], [4, 5, 6]], "row 2: it is .*, which has no columns"),
         ("a.tsv", ["anchor\tpositive", "a\tb", "\tb"], "row 2: the query is '', not a text"),
         ("a.csv", ["anchor,positive"], "holds no row"),
-        ("a.jsonl", [], "holds no row"),
-        ("a.jsonl", [{"query_text": "a", "positive_document_ids": ["4"]}], "it has no document"),
     ],
 )
 def test_a_wrong_row_is_named(write, name: str, lines: list[object], reason: str) -> None:

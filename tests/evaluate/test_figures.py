@@ -9,7 +9,6 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluate import figures
 from m2dr.evaluate.costs import BYTES, LATENCY, Cost, Costs
@@ -129,15 +128,6 @@ def test_every_cut_is_a_point_and_the_frontier_passes_the_best(price: str) -> No
     }  # fmt: skip
     assert set(line(figure, 0, 1)) >= best
     assert legend(figure) == ["one", "frontier"]
-
-
-def test_what_cannot_be_drawn_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot be compared"):
-        draw_quality([grid("one"), grid("two", queries=10)], "RR@10")
-    with pytest.raises(UserError, match="No grid was given"):
-        draw_quality_over_dims([], "RR@10")
-    with pytest.raises(UserError, match="costs of none of these models"):
-        draw_tradeoff([grid("one")], {}, "RR@10", LATENCY)
 
 
 @pytest.mark.parametrize("name", ["$x^{$", "模型", "a_b\\c", ""])

@@ -113,22 +113,6 @@ def test_a_fused_run_keeps_the_one_rule_for_ties(fuse, runs: list[Run], k: int) 
         assert cut.rankings[query].docids == ranking.docids[:k]
 
 
-@pytest.mark.parametrize("fuse", [reciprocal_ranks, interpolated])
-@pytest.mark.parametrize(
-    ("runs", "options", "reason"),
-    [
-        (1, {}, "not 1 and 1000"),
-        (2, {"k": 0}, "not 2 and 0"),
-        (2, {"weights": [1.0]}, r"\[1.0\] are no weights of 2 runs"),
-        (2, {"weights": [0.0, 0.0]}, "are no weights of 2 runs"),
-        (2, {"weights": [1.0, math.nan]}, "are no weights of 2 runs"),
-    ],
-)
-def test_a_setting_that_makes_no_sense_is_refused(fuse, runs: int, options, reason: str) -> None:
-    with pytest.raises(UserError, match=reason):
-        fuse([run(q={"a": 1.0})] * runs, **options)
-
-
 def test_an_infinite_score_has_no_scale() -> None:
     endless = run(q={"a": math.inf, "b": 1.0})
 

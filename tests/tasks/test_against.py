@@ -129,26 +129,6 @@ def test_a_run_of_other_queries_is_refused(mine: Path, tmp_path: Path) -> None:
         compare(mine, str(run), qrels=qrels)
 
 
-@pytest.mark.parametrize(
-    ("against", "measure", "alpha", "problem"),
-    [
-        ("nowhere", "", 0.05, "nowhere is no folder of results"),
-        ("theirs@L9D9", "", 0.05, "no nDCG@10 scores of L9D9"),
-        ("theirs", "RR@1", 0.05, r"does not hold RR@1\. Did you mean RR@10"),
-        ("theirs", "", 0.0, "alpha lies between 0 and 1"),
-        (".", "", 0.05, "holds no results of a model"),
-    ],
-)
-def test_what_cannot_be_compared_is_a_sentence(
-    mine: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch,
-    against: str, measure: str, alpha: float, problem: str,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(theirs.parent)
-
-    with pytest.raises(UserError, match=problem):
-        compare(mine, against, measure, alpha)
-
-
 def test_every_baseline_and_measure_makes_a_table_and_two_files(mine: Path, theirs: Path) -> None:
     request = CompareRequest(mine, (str(theirs), f"{theirs}@L2D8"), ("nDCG@10", "RR@10"))
 

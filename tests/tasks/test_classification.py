@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from world import WORDS
 
-from m2dr.core.errors import UserError
 from m2dr.core.requests import ClassificationRequest
 from m2dr.model import checkpoint
 from m2dr.tasks.encoder import Encoder
@@ -81,22 +80,3 @@ def test_texts_are_encoded_once_and_only_those_that_are_used(
     ((texts, side, layers),) = seen
     assert len(set(texts)) == len(texts) <= 2 * 2 * 3 + 21
     assert (side, layers) == ("document", [2, 4])
-
-
-@pytest.mark.parametrize(
-    ("rest", "problem"),
-    [
-        ({"layers": (5,)}, "Layer 5 was asked for"),
-        ({"split": "dev"}, r"has 0 files of the split 'dev'"),
-    ],
-)
-def test_a_mistake_is_refused_before_a_weight_is_loaded(
-    rest: dict[str, object], problem: str, tiny_backbone: Path, task: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.delattr(checkpoint, "load")
-
-    with pytest.raises(UserError, match=problem):
-        evaluate_classification(request(tiny_backbone, tmp_path / "r", task, **rest))
-
-    assert not (tmp_path / "r").exists()

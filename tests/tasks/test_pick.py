@@ -140,18 +140,3 @@ def test_costs_of_a_model_that_was_trained_again_are_told_of(folder: Path) -> No
 
     (note,) = pick_cut(PickRequest(folder)).notes
     assert note.startswith("the costs are of models/mine with other weights")
-
-
-@pytest.mark.parametrize(
-    ("asked", "problem"),
-    [
-        ({"measure": "nDCG@1"}, r"does not hold nDCG@1\. Did you mean nDCG@10"),
-        ({"at_least": ("RR@10", 0.1), "measure": "nDCG@10"}, "and --measure for"),
-        ({"at_least": ("RR@10", 0.1), "quality": 0.9}, "give one"),
-    ],
-)
-def test_a_question_that_contradicts_itself_is_refused(
-    folder: Path, asked: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(UserError, match=problem):
-        pick_cut(PickRequest(folder, **asked))

@@ -104,12 +104,6 @@ def test_the_exact_engine_ranks_as_flat_does(asked: dict[str, object]) -> None:
         np.testing.assert_allclose(exact.scores, flat.scores, rtol=1e-4)
 
 
-@pytest.mark.parametrize("texts", [[""], ["read", " \n"]])
-def test_an_empty_query_is_refused(texts: list[str], opened: m2dr.Index) -> None:
-    with pytest.raises(UserError, match="query is empty; give it a word"):
-        opened.search(texts)
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_threads_find_what_one_finds(opened: m2dr.Index) -> None:
     cuts = [(2, 8), (4, 8), (2, 32), (4, 32)]
