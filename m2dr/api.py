@@ -245,7 +245,7 @@ def evaluate(
         columns: as `train` takes them.
         folder: of the indexes.
         device: auto, cpu, cuda or cuda:N; that of the encoder by default.
-        dtype: auto, fp32 or bf16; that of the encoder by default.
+        dtype: auto, fp32, bf16 or int8, of documents alone; that of the encoder by default.
         options: other fields of `EvaluateRequest`: split, layers, dims, measures, documents, exits,
             costs, out, overwrite and others.
 

@@ -96,9 +96,10 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
         aside.replace(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    gain = product_rate("int8") / product_rate(source.multiplied_name)
     say(
-        f"int8, calibrated on {counted(len(used), 'documents')} in "
-        f"{time.monotonic() - begun:.0f} s: {compared}"
+        f"int8 multiplies {gain:.1f} times as fast as {source.multiplied_name} here; calibrated on "
+        f"{counted(len(used), 'documents')} in {time.monotonic() - begun:.0f} s: {compared}"
     )
 
 
