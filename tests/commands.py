@@ -1,10 +1,31 @@
-"""Commands that a message prints, read as click reads them."""
+"""Commands in this process: run, refused, or read as click reads them."""
 
 import shlex
 
 import click
+from click.testing import CliRunner, Result
 
 from m2dr.cli import main
+
+
+def run(*words: object) -> Result:
+    """What comes of a command."""
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def done(*words: object) -> str:
+    """What a command prints that ends well."""
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*words: object) -> str:
+    """What is said about a mistake: nothing but a sentence, and exit code 2."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
 
 
 def parsed(line: str) -> click.Context:

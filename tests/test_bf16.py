@@ -15,7 +15,7 @@ from referee import batch, encoded_batch, objective_of
 from torch import Tensor
 from world import make_corpus
 
-from m2dr.core.records import Query, Side
+from m2dr.core.records import Query
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import VARIANTS, Compression
@@ -266,11 +266,6 @@ def cosines(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np
     norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     found: NDArray[np.float32] = (left * right).sum(axis=1) / norms
     return found
-
-
-def vectors_of(model: Path, layer: int, dtype: torch.dtype, side: Side) -> NDArray[np.float32]:
-    encoder, tokenizer = load(model, layer, dtype=dtype)
-    return embed_texts(encoder, tokenizer, TEXTS, side, [layer])[0]
 
 
 def test_an_index_of_bf16_is_searched(place: Path) -> None:

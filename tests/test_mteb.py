@@ -189,26 +189,6 @@ def test_documents_of_a_model_trained_for_it_come_from_its_last_layer(
     assert not np.allclose(pairs, found, atol=1e-3)
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_similarity_is_the_models_own(similarity: str, lively: Path, tmp_path: Path) -> None:
-    whole, tokenizer = checkpoint.load(lively)
-    checkpoint.save(whole, tokenizer, replace(whole.card, similarity=similarity), tmp_path / "m")
-    encoder = Encoder(str(tmp_path / "m"), 4, 8, **MACHINE)
-
-    first, second = (encoder.encode_queries(texts(4, seed)) for seed in (1, 2))
-    scores = encoder.similarity(first, second)
-
-    for i, a in enumerate(first):
-        for j, b in enumerate(second):
-            norm = np.linalg.norm(a) * np.linalg.norm(b) if similarity == "cosine" else 1
-            assert scores[i, j] == pytest.approx(a @ b / norm, abs=1e-6)
-    np.testing.assert_allclose(
-        encoder.similarity_pairwise(first, second), np.diag(scores), atol=1e-6
-    )
-    lengths = np.linalg.norm(first, axis=1)
-    assert np.allclose(lengths, 1) == (similarity == "cosine")
-
-
 def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: Encoder) -> None:
     from mteb.models.models_protocols import EncoderProtocol
 

@@ -106,25 +106,6 @@ def test_a_mistake_is_a_sentence_and_leaves_the_old_vectors(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_vectors_and_ids_are_not_written_over_the_texts_or_each_other(tmp_path: Path) -> None:
-    texts, array = tmp_path / "texts.txt", tmp_path / "own.npy"
-    texts.write_text("read a file\n")
-    array.write_bytes(b"NUMPY")
-    two = EncodeRequest(str(texts), tmp_path / "v.npy", ids=tmp_path / "v.npy")
-
-    for request, names in [
-        (EncodeRequest(str(array), array), "FILE"),
-        (EncodeRequest(str(texts), tmp_path / "v.npy", ids=texts), "FILE"),
-        (two, "--ids"),
-    ]:
-        with pytest.raises(UserError, match=f"the file that {names} names"):
-            verb.encode(request)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        "texts.txt": b"read a file\n",
-        "own.npy": b"NUMPY",
-    }
-
-
 def test_a_file_that_grows_or_shrinks_meanwhile_leaves_the_old_vectors(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

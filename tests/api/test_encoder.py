@@ -140,16 +140,6 @@ def test_shapes(prompted: Path) -> None:
     )
 
 
-def test_batches_do_not_matter(prompted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = m2dr.Encoder(prompted, **FP32)
-    expected = model.encode_documents(TEXTS)
-    monkeypatch.setattr(module, "AT_ONCE", 4)
-
-    found = model.encode_documents(TEXTS, batch_size=2)
-
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
 def python(code: str, *words: object) -> str:
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *map(str, words)],

@@ -5,21 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-
-from m2dr.cli import main
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(main, list(map(str, words)))
-
-
-def refused(*words: str | Path) -> str:
-    """What is said about a mistake: nothing but a sentence, and exit code 2."""
-    result = run(*words)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    return result.stderr
+from commands import refused, run
 
 
 @pytest.fixture(scope="module")
@@ -76,37 +62,6 @@ def test_mistake_is_one_sentence(
 @pytest.fixture
 def index_copy(indexed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(indexed, tmp_path / "copy"))
-
-
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        ("dim-8/index", "cut"),
-        ("dim-8/index", "flip"),
-        ("dim-8/index", "remove"),
-        ("dim-8/docid", "cut"),
-        ("dim-8/manifest.json", "cut"),
-        ("dim-8/manifest.json", "remove"),
-    ],
-)
-def test_damaged_index_is_refused(
-    file: str, damage: str, index_copy: Path, tiny_backbone: Path, tiny_corpus: Path
-) -> None:
-    path = next(index_copy.glob(f"tiny/*/layer-02/{file}"))
-    content = path.read_bytes()
-    if damage == "remove":
-        path.unlink()
-    elif damage == "cut":
-        path.write_bytes(content[: len(content) // 2])
-    else:
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-    told = refused(
-        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2", "--dim",
-        "8", "--indexes", index_copy, "read",
-    )  # fmt: skip
-
-    assert Path(file).name in told or "no index" in told or "no finished index" in told
 
 
 def test_an_index_of_another_model_is_refused(

@@ -24,17 +24,6 @@ def test_a_ranking_is_by_score_then_by_docid_both_descending(found: dict[str, fl
     assert list(ranking.scores) == [float(np.float32(found[docid])) for docid in expected]
 
 
-@given(found=FOUND, data=st.data())
-def test_the_order_in_which_documents_come_does_not_matter(
-    found: dict[str, float], data: st.DataObject
-) -> None:
-    docids = data.draw(st.permutations(list(found)))
-
-    shuffled = Ranking.of(docids, [found[docid] for docid in docids])
-
-    assert shuffled == Ranking.of(list(found), found.values())
-
-
 @given(found=FOUND_IN_C)
 def test_each_document_has_the_rank_that_trec_eval_gives_it(found: dict[str, float]) -> None:
     ranking = Ranking.of(list(found), found.values())

@@ -1,7 +1,6 @@
 from dataclasses import replace
-from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.core.records import Cut
@@ -9,12 +8,8 @@ from m2dr.evaluate.costs import (
     Cost,
     Costs,
     Shape,
-    read_costs,
-    write_costs,
 )
 
-above = st.floats(1e-6, 1e12)
-whole = st.integers(1, 10**12)
 CELLS = {
     Cut(1, 8): Cost(1.0, 2.0, 300.0, 32, 10_000, 500),
     Cut(2, 8): Cost(1.5, 3.0, 150.0, 32, 20_000, 900),
@@ -40,24 +35,6 @@ def test_multiply_adds_are_those_of_the_matrix_products_one_by_one(
     shape = Shape(width, inner, query, key, gated, exits={layer: width * width} if head else {})
 
     assert shape.encode(layer, tokens) == layer * block + (width * width if head else 0)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    cells=st.dictionaries(
-        st.builds(Cut, st.integers(0, 40), st.integers(1, 4096)),
-        st.builds(Cost, above, above, above, whole, whole, whole),
-        min_size=1,
-        max_size=4,
-    ),
-    model=st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
-)
-def test_what_was_written_is_read_again(tmp_path: Path, cells: dict[Cut, Cost], model: str) -> None:
-    costs = replace(COSTS, model=model, cells=cells)
-
-    write_costs(costs, tmp_path)
-
-    assert read_costs(tmp_path) == costs
 
 
 def test_queries_search_the_documents_that_they_were_trained_with() -> None:

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.core.records import Cut
-from m2dr.evaluate.costs import Budget, Candidate, frontier, pick
+from m2dr.evaluate.costs import Budget, Candidate, frontier
 
 NAMES = ("latency", "bytes", "multiply_adds")
 few = st.sampled_from([0.5, 1.0, 1.5, 2.0, 4.0])  # so that ties are common
@@ -51,24 +51,6 @@ def test_the_frontier_is_all_that_nothing_else_dominates(
     assert {one.cut for one in found} == expected
     assert len(found) == len(expected)
     assert [one.quality for one in found] == sorted((one.quality for one in found), reverse=True)
-
-
-@given(table=tables, budget=budgets)
-def test_the_picked_cut_is_that_of_a_search_through_the_table(
-    table: list[Candidate], budget: Budget
-) -> None:
-    most = [max(one.costs[name] for one in table) for name in NAMES[:2]]
-    cheapest_wins = budget.floor is not None and not budget.ceilings
-    expected, best = None, None
-    for one in sorted(table, key=lambda c: c.cut):
-        if not fits(one, budget):
-            continue
-        price = one.costs["latency"] / most[0] + one.costs["bytes"] / most[1]
-        rank = (-price, one.quality) if cheapest_wins else (one.quality, -price)
-        if best is None or rank > best:
-            expected, best = one, rank
-
-    assert pick(table, budget) == expected
 
 
 @given(table=tables, budget=budgets)

@@ -105,18 +105,6 @@ def test_grids_that_cannot_be_compared_are_refused() -> None:
         some.values("RR@1")
 
 
-@pytest.mark.parametrize(
-    ("cells", "problem"),
-    [
-        ({}, "is empty"),
-        ({Cut(1, 8): {"RR": float("nan")}}, "RR of mine at L1D8 is nan"),
-    ],
-)
-def test_a_malformed_grid_cannot_be_made(cells: dict[Cut, dict[str, float]], problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
-        Grid("mine", "pydocs", "test", 9, cells)
-
-
 def test_an_average_counts_each_corpus_alike() -> None:
     large = Grid("mine", "sick", "", 900, {Cut(1, 8): {"r": 0.25}}, ("both",), "pairs")
     small = Grid("mine", "stsb", "", 100, {Cut(1, 8): {"r": 0.75}}, ("both", "one"), "pairs")

@@ -2,43 +2,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import read_record, write_record
 from m2dr.core.records import Cut
 from m2dr.index.manifest import (
     IndexManifest,
     Label,
     StoreManifest,
-    StorePlan,
     homes,
     only_home,
-)
-
-texts = st.text(st.characters(codec="utf-8"))
-counts = st.integers(1, 2**53)
-lengths = {"query_length": counts, "document_length": counts}
-labels = st.builds(Label, texts, **lengths, cuts=st.lists(st.tuples(counts, counts)).map(tuple))
-plans = st.builds(
-    StorePlan, layer=st.integers(0, 2**53), width=counts, label=labels, shard_rows=counts
 )
 
 
 @pytest.fixture
 def manifest(label: Label) -> IndexManifest:
     return IndexManifest("tiny", 35, 6, 8, "flat", "cosine", label, 10, "aa", "bb", "cc")
-
-
-@settings(max_examples=40, deadline=None)
-@given(plan=plans)
-def test_a_plan_is_read_back_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, plan: StorePlan
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "round-trip.json"
-    write_record(path, plan)
-    assert read_record(path, StorePlan) == plan
 
 
 def test_paths_are_no_part_of_what_identifies_a_store(label: Label, tmp_path: Path) -> None:

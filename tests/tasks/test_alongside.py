@@ -4,9 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import done
 
-from m2dr.cli import main
 from m2dr.evaluate.grid import read_provenance
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks import evaluate
@@ -24,35 +23,17 @@ def place(
     return tmp_path
 
 
-def evaluated(*words: str) -> str:
-    asked = (
-        "evaluate",
-        "retrieval",
-        "--corpus",
-        "corpus",
-        "--layers",
-        "2,4",
-        "--dims",
-        "8,32",
-        *words,
-    )
-    done = CliRunner().invoke(main, asked)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
-def results(name: str) -> Path:
-    return Path("results/corpus/test") / name
-
-
 @pytest.mark.usefixtures("place")
 def test_each_grid_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate.sys, "argv", ["/bin/m2dr", "evaluate", "a corpus"])
 
-    evaluated("--model", "first", "--model", "second")
+    done(
+        "evaluate", "retrieval", "--corpus", "corpus", "--layers", "2,4", "--dims", "8",
+        "--model", "first", "--model", "second",
+    )  # fmt: skip
 
     for name in ("first", "second"):
-        made = read_provenance(results(name))
+        made = read_provenance(Path("results/corpus/test") / name)
         assert made is not None
         assert (made.model, made.corpus, made.split) == (name, "corpus", "test")
         assert made.command == "m2dr evaluate 'a corpus'"

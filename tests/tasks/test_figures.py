@@ -88,12 +88,3 @@ def test_what_cannot_be_drawn_is_a_sentence(
 
     assert done.exit_code == 2, done.output
     assert sentence in done.stderr
-
-
-def test_the_command_draws_in_svg(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(results.parent)
-
-    done = CliRunner().invoke(main, ["figures", "--format", "svg"])
-
-    assert done.exit_code == 0, done.output
-    assert (results.parent / "figures" / "corpus-test" / "nDCG@10-layers.svg").is_file()

@@ -9,12 +9,11 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from commands import run
 from http_serving import CPU, Server
 from numpy.typing import NDArray
 
 import m2dr
-from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, Query
 from m2dr.core.requests import EvaluateRequest, ImportRequest, SearchRequest
@@ -71,10 +70,6 @@ def world(tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny_corpus, tmp_path / "corpus")
     return World(tmp_path / "corpus", tmp_path)
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(main, list(map(str, words)))
 
 
 def test_words_search_vectors_without_a_model(world: World) -> None:

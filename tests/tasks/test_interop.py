@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from commands import done, refused
 from numpy.typing import NDArray
 from world import load_auto
 
-from m2dr.cli import main
 from m2dr.core.records import Query
 from m2dr.core.requests import SearchRequest
 from m2dr.data.loaders import open_dataset
@@ -24,23 +23,6 @@ from m2dr.tasks.encoder import embed_texts, label_of
 from m2dr.tasks.search import Searcher
 
 QUERIES = [Query(f"q{n}", text) for n, text in enumerate(["read the file", "close list", "path"])]
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(main, list(map(str, words)))
-
-
-def done(*words: str | Path) -> str:
-    result = run(*words)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(*words: str | Path) -> str:
-    result = run(*words)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    return result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -183,19 +165,12 @@ def test_words_and_vectors_fuse_into_one_run(tmp_path: Path, tiny_corpus: Path) 
 
     told = done("bm25", "--corpus", tiny_corpus, "--topics", topics, "--run", words, "-k", "5")
     assert "3 queries over 40 documents" in told
-    result = run("fuse", words, dense, "--out", tmp_path / "fused.trec", "--top-k", "3")
+    done("fuse", words, dense, "--out", tmp_path / "fused.trec", "--top-k", "3")
 
-    assert result.exit_code == 0, result.output
     fused = read_run(tmp_path / "fused.trec")
     assert list(fused.rankings) == ["q0", "q1", "q2", "q9"]
     assert fused.rankings["q9"].scores == (pytest.approx(1 / 61),)
     assert all(len(ranking.docids) <= 3 for ranking in fused.rankings.values())
-    before = dense.read_bytes()
-    (tmp_path / "link.trec").symlink_to(dense)
-    again = run("fuse", words, dense, "--out", tmp_path / "link.trec")
-    assert again.exit_code == 2
-    assert "link.trec would overwrite the file that RUNS names" in again.stderr
-    assert dense.read_bytes() == before
 
 
 def test_a_run_is_not_written_over_what_it_is_made_from(tmp_path: Path, tiny_corpus: Path) -> None:

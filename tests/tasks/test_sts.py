@@ -1,7 +1,6 @@
 from math import fsum, sqrt
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -75,25 +74,6 @@ def test_each_cut_correlates_as_its_own_cosines_do(
         cosines = naive_cosines(tiny_backbone, cut.layer, cut.dim)
         assert values["Spearman"] == pytest.approx(stats.spearmanr(cosines, gold).statistic)
         assert values["Pearson"] == pytest.approx(stats.pearsonr(cosines, gold).statistic, abs=1e-5)
-
-
-def test_every_sentence_is_encoded_once_as_a_document(
-    tiny_backbone: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from m2dr.tasks import sentence_tasks
-
-    seen, encode = [], sentence_tasks.embed_texts
-
-    def listen(*arguments: object) -> np.ndarray:
-        seen.append(arguments[2:5])
-        return encode(*arguments)
-
-    monkeypatch.setattr(sentence_tasks, "embed_texts", listen)
-    evaluate_sts(request(tiny_backbone, tmp_path / "r", task))
-
-    ((texts, side, layers),) = seen
-    assert sorted(texts) == sorted({text for row in ROWS for text in row[1:]})
-    assert (side, layers) == ("document", [2, 4])
 
 
 def test_several_tasks_end_in_their_mean(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from commands import run
 
-from m2dr.cli import main
 from m2dr.core.requests import IndexRequest, VerifyRequest
 from m2dr.index.store import open_store
 from m2dr.tasks.index import index_corpus
@@ -34,10 +33,6 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(main, list(map(str, words)))
 
 
 @pytest.mark.parametrize(
