@@ -25,7 +25,7 @@ from m2dr.index.manifest import built_indexes
 from m2dr.index.store import open_store
 from m2dr.tasks.index import index_corpus
 
-MOMENTS = 9
+MOMENTS = 6
 
 
 def forked(work: Callable[..., object], *arguments: object) -> tuple[int, object]:

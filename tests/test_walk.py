@@ -23,8 +23,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_co
     assert trained.returncode == 0, trained.stderr
     assert "8 steps" in trained.stdout
     indexed = m2dr(
-        "index", "corpus", "--dim", "8", "--dim", "16", "--corpus", tiny_corpus, cwd=folder,
-        cold=True,
+        "index", "corpus", "--dim", "8", "--dim", "16", "--corpus", tiny_corpus, cwd=folder
     )  # fmt: skip
     assert indexed.returncode == 0, indexed.stderr
     assert "40 documents, 8 indexes" in indexed.stdout
@@ -48,7 +47,7 @@ def test_a_query_of_each_layer_finds_documents_with_their_times(
 ) -> None:
     found = m2dr(
         "search", "--query-layer", "2", "--dim", "16", "-k", "3", "--corpus", tiny_corpus,
-        "read the file", cwd=place, cold=True,
+        "read the file", cwd=place,
     )  # fmt: skip
 
     assert found.returncode == 0, found.stderr

@@ -18,7 +18,6 @@ from m2dr.model.words import WordTable
 
 HEAVY = {"torch", "transformers", "scipy", "sklearn", "matplotlib", "huggingface_hub", "tqdm"}
 QUERY = "read a line of text"
-SECONDS = 2.5  # of the processor, on any machine; benchmarks/layer_zero.py measures it
 # What starts in a tenth of a second where a help does in a sixth.
 YARDSTICK = "import asyncio, dataclasses, decimal, http.client, importlib.metadata, unittest"
 
@@ -85,12 +84,6 @@ def seconds_of(*words: str, cwd: Path | None = None) -> float:
     subprocess.run(words, cwd=cwd, env=ENVIRONMENT, capture_output=True, check=True)
     after = getrusage(RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def test_a_query_at_layer_0_takes_a_fraction_of_what_torch_takes_to_load(place: Path) -> None:
-    words = ("search", "--corpus", "corpus", "--query-layer", "0", "--dim", "8", QUERY)
-
-    assert min(seconds_of(*COMMAND, *words, cwd=place) for _ in range(3)) < SECONDS
 
 
 @pytest.mark.parametrize("name", ["", *main.commands, "index corpus", "evaluate retrieval"])

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from m2dr.data.loaders import open_dataset
-from m2dr.data.training_rows import Groups, false_negatives
 
 DATA = Path(os.environ.get("M2DR_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -42,19 +41,3 @@ def test_a_published_data_set_has_its_published_size(
     assert dataset.document_count == documents
     assert len(dataset.queries(split)) == queries
     assert len(dataset.judgements(split)) == judgements
-
-
-def test_an_epoch_of_nfcorpus_is_one_group_per_query() -> None:
-    groups = Groups(opened(real("beir/nfcorpus")), "train", 3, "random", seed=13)
-
-    batch = [groups[i] for i in range(8)]
-
-    assert len(groups) == 2_590
-    assert false_negatives(batch, groups.barred).shape == (8, 32)
-
-
-def test_pairs_whose_ids_stand_for_several_texts_are_told_apart_by_text() -> None:
-    dataset = open_dataset(real("pairs/medquad.jsonl.gz"))
-
-    assert dataset.document_count == 15_809
-    assert sum(len(dataset.judgements(split)) for split in dataset.splits) == 16_407

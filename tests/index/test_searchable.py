@@ -108,21 +108,6 @@ def test_a_run_does_not_change_when_documents_are_added_in_another_order(
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-@pytest.mark.parametrize("dim", [3, 16])
-def test_faiss_and_the_full_scan_find_the_same(
-    tmp_path: Path, build, vectors: Floats, similarity: str, dim: int
-) -> None:
-    store = build(tmp_path, vectors, similarity=similarity)
-    queries = np.random.default_rng(7).normal(size=(20, 16)).astype(np.float32)
-
-    faiss, scan = (search(store, queries, dim, k=12) for search in (by_faiss, by_scan))
-
-    for name, ranking in faiss.rankings.items():
-        assert ranking.docids == scan.rankings[name].docids
-        np.testing.assert_allclose(ranking.scores, scan.rankings[name].scores, atol=2e-6)
-
-
 @pytest.mark.parametrize("engine", ["flat", "flat-l2", "panorama"])
 def test_copies_rank_by_docid_in_a_batch_of_queries(tmp_path: Path, build, engine: str) -> None:
     rng = np.random.default_rng(5)

@@ -58,17 +58,6 @@ def test_a_head_maps_the_vectors_of_its_layer_and_no_others(encoder: Encoder) ->
     torch.testing.assert_close(after[[0, 1, 3]], before[[0, 1, 3]], atol=0, rtol=0)
 
 
-def test_a_head_multiplies_in_float32_under_autocast(encoder: Encoder) -> None:
-    encoder.add_exit_heads([1])
-    torch.nn.init.normal_(encoder.exit_heads["1"].weight)
-    with torch.autocast("cpu", torch.bfloat16):
-        mapped = encoder(IDS, MASK, [1])
-        weight = encoder.exit_heads.pop("1").weight
-        pooled = encoder(IDS, MASK, [1])
-
-    torch.testing.assert_close(mapped, pooled @ weight.T, atol=1e-5, rtol=1e-5)
-
-
 def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(headed: Path) -> None:
     assert read_card(headed).exit_head == "linear"
     assert set(load_file(headed / "exit_heads.safetensors")) == {

@@ -211,17 +211,3 @@ def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_m
         grid(corpora=("scifact", "other/scifact"))
 
     assert not Path("results").exists()
-
-
-@pytest.mark.usefixtures("place")
-def test_vectors_that_are_no_numbers_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = ranking.prefix_top_k
-
-    def broken(*words: object) -> object:
-        found = first(*words)
-        next(iter(found.values()))[0][0, 0] = np.nan
-        return found
-
-    monkeypatch.setattr(ranking, "prefix_top_k", broken)
-    with pytest.raises(UserError, match="1 queries at L2D8 have no finite scores"):
-        grid()

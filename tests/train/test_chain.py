@@ -62,16 +62,6 @@ def test_loss_and_gradients_are_those_of_the_papers_equations(
         torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
 
 
-def test_cosines_over_a_small_temperature_are_never_of_half_precision() -> None:
-    chain, vectors = Chain(CUTS, TAU), batch(dtype=torch.float32)
-
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = chain(vectors)
-
-    exact = {layer: vector.double() for layer, vector in vectors.items()}
-    torch.testing.assert_close(loss.double(), chain.double()(exact), atol=1e-4, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("layers", "width", "published"),
     [
