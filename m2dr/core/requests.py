@@ -63,6 +63,13 @@ def exits_option() -> Any:  # a field
     )
 
 
+def query_model_option() -> Any:  # a field
+    """Return the field of the model whose queries search vectors of another."""
+    return option(
+        "", "Model of the queries, where it is another: m2dr index fit leads it to the vectors."
+    )
+
+
 def document_runtime_option() -> Any:  # a field
     """Return the field of what multiplies where documents are encoded."""
     return option(
@@ -197,6 +204,7 @@ class FitIndexRequest(_OfIndexes):
     model: str = option("", NEWEST)
     overwrite: bool = option(False, "Replace the exits of the index.")
     language: str = language_option()
+    query_model: str = query_model_option()
 
 
 @dataclass(frozen=True)
@@ -314,6 +322,7 @@ class SearchRequest(_OfIndexes, Blend):
         "by the ids of --topics, or in order.",
         read=Path,
     )
+    query_model: str = query_model_option()
     query_length: int | None = option(
         None, "Tokens of a query; those that the index records, which others are refused by."
     )
@@ -459,6 +468,7 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, Blend):
         "last layer of the grid.",
         read=Path,
     )
+    query_model: str = query_model_option()
     measures: tuple[str, ...] = option(
         (), "Measures as ir_measures writes them; the default measures of the data.", "--measure"
     )
@@ -697,6 +707,7 @@ class ServeRequest(_OfIndexes, Blend):
     model: str = option(
         "", "Folder or id; by default the one that an index names, or the newest in models/."
     )
+    query_model: str = query_model_option()
     grid: Path | None = option(
         None,
         "grid.json of m2dr evaluate, which the page shows; by default that of the same model and "

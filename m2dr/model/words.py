@@ -39,6 +39,8 @@ class WordTable:
         limit: words of a text that are read.
         beside: by layer from 1, the matrix [W, W] that takes the vector of a text's words, of
             length one, to what is added to the output of the layer's exit.
+        bridge: [V, W], what takes the vectors of another model's queries to those of the words.
+        query_model: digest of that model and of how it encodes; empty without one.
         path: for messages.
     """
 
@@ -48,6 +50,8 @@ class WordTable:
     language: str
     limit: int
     beside: Mapping[int, Floats] = field(default_factory=dict)
+    bridge: Floats | None = None
+    query_model: str = ""
     path: Path = Path(WORDS)
 
     @property
@@ -102,6 +106,14 @@ class WordTable:
         """Return the vectors [N, W] of texts, of length one, plus `weight` times their words'."""
         return unit_rows(vectors) + np.float32(weight) * unit_rows(self.embed(texts))
 
+    def bridged(self, vectors: Floats, texts: Sequence[str]) -> Floats:
+        """Return what vectors [N, V] of texts by the query model search: as much of words beside.
+
+        Both parts have length one.
+        """
+        assert self.bridge is not None, "the model of the bridge was compared"
+        return self.mixed(vectors @ self.bridge, texts, 1.0)
+
     def add(self, vectors: Floats, layers: Sequence[int], texts: Sequence[str]) -> None:
         """Add what the words of texts say to the vectors of the layers that read words.
 
@@ -145,8 +157,11 @@ class WordTable:
         tensors: dict[str, NDArray[Any]] = {"table": table, "weights": self.weights, "words": words}
         tensors |= {f"{_BESIDE}{n}": np.ascontiguousarray(m) for n, m in self.beside.items()}
         # One entry, because safetensors writes several in an order that differs from run to run.
-        about = json.dumps({"language": self.language, "limit": self.limit})
-        write_bytes(path, save(tensors, {"m2dr": about}))
+        about = {"language": self.language, "limit": self.limit}
+        if self.bridge is not None:
+            tensors["bridge"] = np.ascontiguousarray(self.bridge)
+            about["query_model"] = self.query_model
+        write_bytes(path, save(tensors, {"m2dr": json.dumps(about)}))
 
     @classmethod
     def open(cls, folder: Path) -> "WordTable":
@@ -182,7 +197,11 @@ class WordTable:
             if not len(rows) == len(table) == len(weights):
                 raise ValueError("its tensors do not belong together")
             Analyzer(about["language"])
-            return cls(rows, weights, table, about["language"], about["limit"], beside, path)
+            bridge = np.array(read("bridge")) if "bridge" in header else None
+            return cls(
+                rows, weights, table, about["language"], about["limit"], beside, bridge,
+                about.get("query_model", ""), path,
+            )  # fmt: skip
 
 
 def unit_rows(vectors: Floats) -> Floats:

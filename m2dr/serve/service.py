@@ -95,9 +95,10 @@ class ServedIndex:
         self.card, self.corpus, self.dataset = resolved.card, resolved.corpus, resolved.dataset
         self.model = names_of([resolved.model])[0]
         self._scanned = resolved.folder is None
+        most = self.card.layers if request.query_model else self.card.query_layer
         self._at = {
             layer: replace(resolved, request=replace(resolved.request, query_layer=layer))
-            for layer in range(self.card.query_layer + 1)
+            for layer in range(most + 1)
         }
         self.dims = self._cuts()  # by layer
         if not self.dims:
@@ -148,13 +149,13 @@ class ServedIndex:
         self._open[cut] = searcher, self.encoder(cut.layer)
         return self._open[cut]
 
-    def encoder(self, layer: int) -> QueryEncoder:
+    def encoder(self, layer: int, side: Side = "query") -> QueryEncoder:
         """Return the encoder of a layer, loading it if needed.
 
         Raises:
             Refused: somebody else made the vectors, and no model encodes documents.
         """
-        if layer not in self._at:
+        if layer not in self._at or (side == "document" and self._at[layer].query_model):
             raise Refused(422, f"No model embeds documents of {self.corpus}.", "input_type")
         return self.index.encoders.of(self._at[layer])
 
@@ -212,21 +213,19 @@ class ServedIndex:
         from m2dr.model.encoder import Encoder
         from m2dr.tasks.costs import shape_of
 
-        exits = {layer: self._at[layer].exits for layer in self.dims}
-        deepest = {folder: layer for layer, folder in exits.items() if layer}
-        shapes = {}  # by exits: an encoder of a layer knows those of all layers below
-        for folder, layer in deepest.items():
-            opened = self.encoder(layer).opened
-            if opened and isinstance(opened.runtime, Encoder):
-                shapes[folder] = shape_of(opened.runtime)
+        kinds = {n: (self._at[n].exits, self._at[n].query_model) for n in self.dims}
+        deepest = {kind: layer for layer, kind in kinds.items() if layer}
         work = {0: QUERY_TOKENS * self.card.width}
-        for layer in self.dims:
-            shape = shapes.get(exits[layer])
-            work.setdefault(layer, shape.encode(layer, QUERY_TOKENS) if shape else 0)
+        for kind, layer in deepest.items():  # an encoder of a layer knows those of all layers below
+            encoder = self.encoder(layer)
+            if encoder.opened and isinstance(encoder.opened.runtime, Encoder):
+                shape, more = shape_of(encoder.opened.runtime), encoder.layer - layer
+                same = (n for n in kinds if n and kinds[n] == kind)
+                work |= {n: shape.encode(n + more, QUERY_TOKENS) for n in same}
         return [
             {
                 "cut": str(Cut(layer, dim)), "layer": layer, "dim": dim,
-                "multiply_adds": work[layer] + search_multiply_adds(self.documents, dim),
+                "multiply_adds": work.get(layer, 0) + search_multiply_adds(self.documents, dim),
                 "bytes_per_document": bytes_per_document(dim),
             }
             for layer, dims in self.dims.items()
@@ -272,7 +271,7 @@ class Service:
                     request.corpus, request.model, index=folder, root=request.root,
                     device=request.device, dtype=request.dtype, engine=request.engine,
                     runtime=request.runtime, hybrid=request.hybrid,
-                    query_mix=request.query_mix,
+                    query_mix=request.query_mix, query_model=request.query_model,
                 ),
                 encoders,
             )  # fmt: skip
@@ -379,7 +378,7 @@ class Service:
         served = self._of_model(model)
         cut = served.cut(layer, dim)
         layer = served.document_layer(cut.layer) if side == "document" else cut.layer
-        encoder = await asyncio.to_thread(served.encoder, layer)
+        encoder = await asyncio.to_thread(served.encoder, layer, side)
         outcome = await self._batched(encoder, texts, side)
         vectors = prefixes(outcome.vectors, cut.dim, served.card.similarity)
         rows: list[Any] = vectors.tolist()

@@ -30,6 +30,7 @@ from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, ow
 from m2dr.data.loaders import open_texts
 from m2dr.data.tables import rows_of
 from m2dr.data.tokens import Ragged, batched, buckets, pad
+from m2dr.index.exit_files import encoding_of
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import check_exits, read_card, read_card_file
@@ -627,6 +628,7 @@ class QueryEncoder:
         device: str = "auto",
         dtype: str = "auto",
         exits: Path | None = None,
+        documents: str = "",
     ) -> None:
         """Load the layers that queries run through, and no others; layer 0 needs no torch.
 
@@ -637,14 +639,26 @@ class QueryEncoder:
             device: as `choose_device` takes it.
             dtype: as `choose_dtype` takes it.
             exits: folder of the exits of an index, used in place of those of the model.
+            documents: fingerprint of their model, where `exits` lead to its vectors from those of
+                this one, its words beside them.
 
         Raises:
-            UserError: as `WordTable.open` and `open_runtime` do, or a runtime was named at layer 0.
+            UserError: as `WordTable.open` and `open_runtime` do, or a runtime was named at layer 0,
+                or `exits` lead nowhere from this model.
         """
         self.layer, self.lock = layer, threading.Lock()
         self.opened: OpenedRuntime | None = None
         self.words: WordTable | None = None
         self.card = read_card(model)
+        self.bridge: WordTable | None = None
+        if documents and exits is not None:
+            check_exits(exits, documents, WORDS)
+            self.bridge, exits = WordTable.open(exits), None
+            if self.bridge.query_model != encoding_of(label_of(self.card, "")):
+                raise UserError(
+                    f"The index was not fitted for queries of {model}; m2dr index fit "
+                    "--query-model does so."
+                )
         if layer == 0:
             if runtime != "torch":
                 raise UserError(f"--runtime {runtime} was asked for, and layer 0 is words alone.")
@@ -682,7 +696,7 @@ class QueryEncoder:
         self._run(rows, vectors)
         if self.words is not None:
             self.words.add(vectors[None], [self.layer], texts)
-        return vectors
+        return vectors if self.bridge is None else self.bridge.bridged(vectors, texts)
 
     def _run(self, rows: Sequence[Sequence[int]], vectors: Vectors) -> None:
         assert self.opened is not None

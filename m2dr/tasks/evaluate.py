@@ -42,7 +42,7 @@ from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
 from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
 from m2dr.tasks.costs import measure_costs
-from m2dr.tasks.encoder import cuts_of, layers_by_index, names_of, through_exits
+from m2dr.tasks.encoder import QueryEncoder, cuts_of, layers_by_index, names_of, through_exits
 from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.importing import query_vectors
 from m2dr.tasks.index import encode_corpus
@@ -284,6 +284,20 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         home, ids = last.parent, [query.id for query in corpus.task.queries]
         vectors = query_vectors(request.query_vectors, card, home)
         given[card.layers] = vectors.finite(vectors.of(ids, "queries"))
+    if request.query_model:
+        exits = fitting_exits(last)
+        if exits is None:
+            raise no_exits(last.parent)
+        layer = read_card(request.query_model).query_layer
+        encoder = QueryEncoder(
+            request.query_model, layer, "torch", request.device, request.dtype, exits,
+            card.fingerprint,
+        )  # fmt: skip
+        texts = [query.text for query in corpus.task.queries]
+        given[card.layers] = encoder.embed(encoder.tokenize(texts), texts)
+        by_index = (*by_index, card.layers)
+        name += f".queries-of-{names_of([request.query_model])[0]}"
+    if given:
         cuts += cuts_of(card, (card.layers,), request.dims)
     layers, dims = (tuple(sorted(set(each))) for each in zip(*map(astuple, cuts), strict=True))
     searched = pairing(card, layers, request.documents, by_index)

@@ -4,6 +4,7 @@ Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,10 @@ from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
 from m2dr.tasks.encode_corpus import EncodingJob, ShardReader
+from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.encoder import embed_tokens_and_states, label_of
-from m2dr.tasks.fit import drop_exits, fit_exits, with_snippets, words_towards
+from m2dr.tasks.fit import drop_exits, fit_exits, held_out, unfit, with_snippets, words_towards
+from m2dr.train.linear_fit import fit_head
 
 
 def fit_encoded(job: EncodingJob, dataset: Dataset, store: Store, language: str = "") -> None:
@@ -65,6 +68,8 @@ def fit_encoded(job: EncodingJob, dataset: Dataset, store: Store, language: str 
 def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     """Fit exits on the documents of an index that is there; return their folder and record.
 
+    With a `query_model`, exits that are there stay, and get a bridge from its queries.
+
     Raises:
         UserError: there is no such index of the last layer, it has exits already, the model or the
             corpus has changed since, or the model ends in an exit of its own.
@@ -74,7 +79,8 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     checkpoint.refuse_ended(model)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
     store, exits = open_store(folder), exit_files.exits_folder(folder)
-    if not request.overwrite and exit_files.fitting_exits(folder):
+    fitted = not request.overwrite and exit_files.fitting_exits(folder)
+    if fitted and not request.query_model:
         raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
     queries = label_of(card.with_lengths_of(store.manifest.label), model)
     store.manifest.label.accept(queries, store.manifest.corpus)
@@ -90,7 +96,34 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     )
     if not CorpusDigest.of(dataset).is_of(store.manifest):
         raise UserError(f"{folder} holds other documents than {request.corpus}; index it again.")
-    return exits, _fit(job, dataset, store, exits, request.language)
+    record = None if fitted else _fit(job, dataset, store, exits, request.language)
+    if request.query_model:
+        record = _bridge(request, dataset, store, exits)
+    return exits, record or exit_files.read_exits_record(exits)
+
+
+def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Path) -> IndexExits:
+    """Add to the words in the folder what leads queries of another model to the stored vectors.
+
+    The model encodes documents, and M = argmin Σ ‖M v − b‖² + λ ‖M‖² goes from the stored vector v
+    of each to the model's b. So a query b' scores v as the model would score b: b'·b ≈ (Mᵀ b')·v.
+    The other direction, from b to v, knows nothing of queries, which lie far from all documents:
+    docs/decisions/0025-a-bridge-between-models.md.
+    """
+    encoder = QueryModel(request.query_model, device=request.device, dtype=request.dtype)
+    rows = exit_files.sampled_rows(store.documents)
+    ours, none = _vectors_of(store, rows), np.zeros((len(rows), 0), np.float32)
+    theirs = encoder.encode_documents(texts_of(dataset, rows), show_progress_bar=True)
+    with lock_folder(folder):
+        record, words = exit_files.read_exits_record(folder), WordTable.open(folder)
+        try:
+            head = fit_head(ours, none, theirs - theirs.mean(axis=0), held_out(len(rows)))
+        except ValueError as error:
+            raise unfit([store.manifest.corpus], error) from error
+        remove_files(folder, EXITS_FILE)
+        model = exit_files.encoding_of(label_of(encoder.card, ""))
+        replace(words, bridge=head.weight.T, query_model=model).write(folder)
+        return _write_record(store, record.fit, record.dtype, folder)
 
 
 def _fit(
@@ -140,12 +173,15 @@ def words_of(store: Store, dataset: Dataset, language: str) -> WordTable:
     rows = exit_files.sampled_rows(store.documents, exit_files.MOST_WORDS_OF)
     if len(rows) < store.documents:
         say(f"Words are fitted on {len(rows):,} of {store.documents:,} documents, evenly spread")
-    label = store.manifest.label
-    vectors = np.asarray(store.rows(rows), np.float32)
-    vectors = unit_rows(vectors) if label.similarity == "cosine" else vectors
-    names = (store.manifest.corpus,)
+    names, length = (store.manifest.corpus,), store.manifest.label.document_length
     texts = texts_of(dataset, rows)
-    return words_towards(texts, vectors, label.document_length, language, names)
+    return words_towards(texts, _vectors_of(store, rows), length, language, names)
+
+
+def _vectors_of(store: Store, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return stored vectors, of length 1 where they are compared by cosine."""
+    vectors = np.asarray(store.rows(rows), np.float32)
+    return unit_rows(vectors) if store.manifest.label.similarity == "cosine" else vectors
 
 
 def _write(
@@ -157,6 +193,10 @@ def _write(
         fitted.write(folder)
     else:
         write_exits(fitted, folder)
+    return _write_record(store, fit, dtype, folder)
+
+
+def _write_record(store: Store, fit: FitRecord, dtype: str, folder: Path) -> IndexExits:
     record = IndexExits(
         store.manifest.corpus,
         store.manifest.label.fingerprint,

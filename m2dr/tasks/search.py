@@ -116,7 +116,14 @@ class ResolvedIndex:
         """Number of layers that queries run through; given vectors ran through all."""
         if self.request.query_layer is not None:
             return self.request.query_layer
-        return self.card.layers if self.request.query_vectors else self.card.query_layer
+        request = self.request
+        given = request.query_vectors or request.query_model
+        return self.card.layers if given else self.card.query_layer
+
+    @property
+    def query_model(self) -> str:
+        """The model of the queries where it is another than that of the documents."""
+        return self.request.query_model if self.query_layer == self.card.layers else ""
 
     @property
     def document_layer(self) -> int:
@@ -133,15 +140,16 @@ class ResolvedIndex:
             UserError: they were asked for, and there are none.
         """
         asked, last = self.request.exits, self.card.layers
-        if self.query_layer not in layers_by_index(self.card, asked):
+        needed = asked == "index" or bool(self.query_model)
+        if not self.query_model and self.query_layer not in layers_by_index(self.card, asked):
             return None
         of_milvus = self.request.index.startswith(MILVUS)
         if of_milvus or self.request.document_layer not in (None, last):
-            if asked == "index":
-                raise UserError(f"--exits index needs an index on disk of layer {last}.")
+            if needed:
+                raise UserError(f"Exits of an index need one on disk of layer {last}.")
             return None
         found = fitting_exits(self.home / f"layer-{last:02d}")
-        if found is None and asked == "index":
+        if found is None and needed:
             raise no_exits(self.home)
         return found
 
@@ -208,7 +216,8 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
     model = request.model or model_of(home, label)
     if named or is_store:
         layer = manifest.layer if request.document_layer is None else request.document_layer
-        most = layer if request.query_vectors else min(layer, read_card(model).query_layer)
+        given = request.query_vectors or request.query_model
+        most = layer if given else min(layer, read_card(model).query_layer)
         query_layer = most if request.query_layer is None else request.query_layer
         request = replace(request, document_layer=layer, query_layer=query_layer)
     if not request.model:
@@ -409,7 +418,8 @@ class Searcher:
         self.describe = (
             f"{counted(self.documents.documents, 'documents')} of {self.documents.corpus} "
             f"(layer {self.documents.layer}), {'given ' * bool(given)}queries at {self.cut} of "
-            f"{resolved.model}{' by exits of the index' if resolved.exits else ''}"
+            f"{resolved.query_model or resolved.model}"
+            f"{' by exits of the index' if resolved.exits else ''}"
             f"{''.join(f', {note}' for note in self.blend().notes)}"
         )
 
@@ -1018,13 +1028,18 @@ class QueryEncoders:
         """
         request, layer = resolved.request, resolved.query_layer
         runtime = request.runtime if layer else "torch"
-        how = (resolved.model, layer, runtime, request.device, request.dtype, resolved.exits)
-        card = resolved.card
+        model, card, documents = resolved.model, resolved.card, ""
+        if other := resolved.query_model:
+            model, documents, card = other, card.fingerprint, read_card(other)
+            layer = card.query_layer
+        how = (
+            model, layer, runtime, request.device, request.dtype, resolved.exits, documents
+        )  # fmt: skip
         fingerprint = (card.fingerprint, card.query_length, card.document_length)
         with self._lock:
             if (encoder := self._open.get((fingerprint, *how))) is None:
                 encoder = QueryEncoder(*how)
-                encoder.card = encoder.card.with_lengths_of(resolved.card)
+                encoder.card = encoder.card.with_lengths_of(card)
                 same = [opened for (of, *_), opened in self._open.items() if of == fingerprint]
                 for opened in sorted(same, key=lambda each: -each.layer):
                     encoder.share_weights(opened)

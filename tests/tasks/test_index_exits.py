@@ -148,6 +148,18 @@ def test_exits_are_the_same_however_the_documents_were_encoded(
         assert (whole.root / file.relative_to(bare.root)).read_bytes() == file.read_bytes()
 
 
+def test_a_bridge_leaves_the_exits_as_they_are(ask: Ask) -> None:
+    request = ask()
+    index_corpus(request)
+    before = (folder_of(request) / hub.EXITS).read_bytes()
+    shallow = Searcher(search_of(request)).vectors(["read the file"])
+
+    fit_index(replace(fit_of(request), query_model=request.model))
+
+    assert (folder_of(request) / hub.EXITS).read_bytes() == before
+    np.testing.assert_array_equal(Searcher(search_of(request)).vectors(["read the file"]), shallow)
+
+
 def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(ask: Ask) -> None:
     request = ask()
     index_corpus(request)
