@@ -233,3 +233,10 @@ def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:
     )
     fit(replace(FitSettings(str(backbone), str(texts), rotation="pca"), **settings), folder)
     return folder
+
+
+def stop_milvus(uri: str) -> None:
+    """End the server of a local file."""
+    from milvus_lite.server_manager import server_manager_instance
+
+    server_manager_instance.release_server(uri)

@@ -32,8 +32,6 @@ from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    Vectors = Tensor | Floats
 Longs = NDArray[np.int64]
 Blocks = Iterable[tuple[int, Any]]  # the row at which it begins, and vectors: an array or a tensor
 
@@ -97,7 +95,7 @@ class ExactIndex(Searchable):
         """See Searchable."""
         return ExactIndex(self.store, self.dim, self.device, self.store.matching(wanted))
 
-    def search(self, queries: "Vectors", k: int) -> tuple[Scores, Rows]:
+    def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
         """See Searchable; FAISS compares a few queries with prefixes that are kept."""
         check_depth(k)
         scores, rows = self._search(_queries(queries, self.dim), min(k, self.documents))
@@ -171,7 +169,7 @@ def _blocks(documents: Store | Floats, compare: bool = True) -> Blocks:
 
 
 def prefix_top_k(
-    queries: "Vectors",
+    queries: Floats,
     documents: Store | Floats,
     dims: Iterable[int],
     k: int,
@@ -213,7 +211,7 @@ def prefix_top_k(
 
 def prefix_runs(
     query_ids: Sequence[str],
-    queries: "Vectors",
+    queries: Floats,
     documents: Store | Floats,
     docids: Docids,
     dims: Iterable[int],
@@ -246,10 +244,8 @@ def prefix_runs(
     }
 
 
-def _queries(queries: "Vectors", dim: int) -> NDArray[np.float32]:
+def _queries(queries: Floats, dim: int) -> NDArray[np.float32]:
     """Return queries [Q, at least dim] as float32, refusing those too short or not finite."""
-    if not isinstance(queries, np.ndarray):
-        queries = queries.detach().cpu().float().numpy()
     array = np.asarray(queries, np.float32)
     check_queries(array, dim)
     return array

@@ -8,9 +8,11 @@ that lacks a field fulfils no comparison with it.
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import islice
+from operator import and_, or_
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from m2dr.core.records import Fields
 
 EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
 Value = str | int | float | bool
+Compare = Callable[[str, str, Sequence[str]], Any]  # of a field, a sign, and one value or several
+Join = Callable[[str, Sequence[Any]], Any]  # of and, or, not, and conditions
 
 _EQUAL = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![=!<>])=(?!=)""")
 _SIGNS: Mapping[type[ast.cmpop], str] = {
@@ -33,31 +37,12 @@ _HOLDS = {"int64": "whole numbers", "double": "numbers", "bool": "true or false"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A field compared with a value, or with several for `in`."""
-
-    field: str
-    sign: str  # ==, !=, <, <=, >, >= or in
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Junction:
-    """Conditions joined by `and` or by `or`, or a single one behind `not`."""
-
-    word: str
-    parts: "tuple[Comparison | Junction, ...]"
-
-
-Condition = Comparison | Junction
-
-
-@dataclass(frozen=True)
 class Filter:
     """A filter that was parsed, and is not yet compared with the fields that there are."""
 
     text: str
-    condition: Condition
+    _source: str  # the same as an expression of Python
+    _tree: ast.expr
 
     @classmethod
     def parse(cls, text: str) -> "Filter":
@@ -68,9 +53,11 @@ class Filter:
         """
         source = f"({_EQUAL.sub(lambda sign: '==' if sign[0] == '=' else sign[0], text)}\n)"
         try:
-            return cls(text, _condition(ast.parse(source, mode="eval").body, source))
+            made = cls(text, source, ast.parse(source, mode="eval").body)
+            _translated(made._tree, source, lambda *_: None, lambda *_: None)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise UserError(f"{text[:200]!r} is no filter, such as {EXAMPLE}") from None
+        return made
 
     def expression(self, types: Mapping[str, Any]) -> Any:
         """Return a pyarrow expression that is true of the documents that fit.
@@ -81,7 +68,23 @@ class Filter:
         Raises:
             UserError: there is no such field, or a value is of another kind.
         """
-        return _arrow(self.condition, types)
+        import pyarrow as pa
+        from pyarrow import compute
+
+        def compare(name: str, sign: str, texts: Sequence[str]) -> Any:
+            kind, scalars = _bound(name, sign, texts, types)
+            field = compute.field(name)
+            if sign in ("in", "==", "!="):
+                same = field.isin(pa.array([scalar.as_py() for scalar in scalars], kind))
+                return ~same & field.is_valid() if sign == "!=" else same
+            order = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+            compared = getattr(compute, order[sign])(field, compute.scalar(scalars[0]))
+            return compute.coalesce(compared, compute.scalar(False))
+
+        def join(word: str, parts: Sequence[Any]) -> Any:
+            return ~parts[0] if word == "not" else reduce(and_ if word == "and" else or_, parts)
+
+        return _translated(self._tree, self._source, compare, join)
 
     def milvus(self, types: Mapping[str, Any], columns: Mapping[str, str]) -> str:
         """Return the filter as an expression of Milvus.
@@ -93,11 +96,22 @@ class Filter:
         Raises:
             UserError: as `expression` raises.
         """
-        return _milvus(self.condition, types, columns)
+
+        def compare(name: str, sign: str, texts: Sequence[str]) -> str:
+            column, sign_of_each = columns.get(name), "==" if sign == "in" else sign
+            _, scalars = _bound(name, sign, texts, types)
+            parts = [f"{column} {sign_of_each} {_literal(scalar)}" for scalar in scalars]
+            return f"({column} is not null and ({' or '.join(parts)}))"
+
+        def join(word: str, parts: Sequence[str]) -> str:
+            return f"(not {parts[0]})" if word == "not" else f"({f' {word} '.join(parts)})"
+
+        expression: str = _translated(self._tree, self._source, compare, join)
+        return expression
 
 
-def _condition(node: ast.expr, source: str) -> Condition:
-    """Read a syntax tree.
+def _translated(node: ast.expr, source: str, compare: Compare, join: Join) -> Any:
+    """Return what `compare` and `join` make of a syntax tree.
 
     Raises:
         ValueError: it is no filter.
@@ -105,17 +119,17 @@ def _condition(node: ast.expr, source: str) -> Condition:
     match node:
         case ast.BoolOp(op, parts):
             word = "and" if isinstance(op, ast.And) else "or"
-            return Junction(word, tuple(_condition(part, source) for part in parts))
+            return join(word, [_translated(part, source, compare, join) for part in parts])
         case ast.UnaryOp(ast.Not(), part):
-            return Junction("not", (_condition(part, source),))
+            return join("not", [_translated(part, source, compare, join)])
         case ast.Compare(left, [op], [right]) if type(op) in _SIGNS:
             sign = _SIGNS[type(op)]
             several = "in" in sign and isinstance(right, ast.Tuple | ast.List | ast.Set)
             values = right.elts if several else [right]  # type: ignore[attr-defined]  # of these
-            texts = tuple(_text(value, source) for value in values)
+            name, texts = _text(left, source), [_text(value, source) for value in values]
             if sign == "not in":
-                return Junction("not", (Comparison(_text(left, source), "in", texts),))
-            return Comparison(_text(left, source), sign, texts)
+                return join("not", [compare(name, "in", texts)])
+            return compare(name, sign, texts)
     raise ValueError("no comparison")
 
 
@@ -129,21 +143,23 @@ def _text(node: ast.expr, source: str) -> str:
     return (ast.get_source_segment(source, node) or "").replace(" ", "")
 
 
-def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+def _bound(
+    name: str, sign: str, texts: Sequence[str], types: Mapping[str, Any]
+) -> tuple[Any, list[Any]]:
     """Return the type of a field, and the values that it is compared with as pyarrow's scalars."""
     import pyarrow as pa
 
-    if one.field not in types:
-        known = f"{suggestion(one.field, types)} There are: {', '.join(types)}."
-        raise UserError(f"The documents have no field {one.field!r} to filter by. {known}")
-    kind = types[one.field]
-    if kind == pa.bool_() and one.sign[0] in "<>":
-        raise UserError(f"The field {one.field!r} is true or false, which {one.sign} cannot order.")
+    if name not in types:
+        known = f"{suggestion(name, types)} There are: {', '.join(types)}."
+        raise UserError(f"The documents have no field {name!r} to filter by. {known}")
+    kind = types[name]
+    if kind == pa.bool_() and sign[0] in "<>":
+        raise UserError(f"The field {name!r} is true or false, which {sign} cannot order.")
     ways = [[kind]]
     if pa.types.is_timestamp(kind):  # dates without a zone are UTC
         ways.append([pa.timestamp("us"), kind] if kind.tz else [pa.timestamp("us", "UTC"), kind])
     scalars = []
-    for text in one.values:
+    for text in texts:
         for way in ways:
             scalar = pa.scalar(text)
             try:
@@ -155,40 +171,8 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
             break
         else:
             holds = _HOLDS.get(str(kind), "dates")
-            raise UserError(f"{one.field!r} holds {holds}, and the filter has {text[:200]!r}.")
+            raise UserError(f"{name!r} holds {holds}, and the filter has {text[:200]!r}.")
     return kind, scalars
-
-
-def _arrow(condition: Condition, types: Mapping[str, Any]) -> Any:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    if isinstance(condition, Junction):
-        first, *others = (_arrow(part, types) for part in condition.parts)
-        for other in others:
-            first = first & other if condition.word == "and" else first | other
-        return ~first if condition.word == "not" else first
-    kind, scalars = _bound(condition, types)
-    field = compute.field(condition.field)
-    if condition.sign in ("in", "==", "!="):
-        same = field.isin(pa.array([scalar.as_py() for scalar in scalars], kind))
-        return ~same & field.is_valid() if condition.sign == "!=" else same
-    order = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
-    compared = getattr(compute, order[condition.sign])(field, compute.scalar(scalars[0]))
-    return compute.coalesce(compared, compute.scalar(False))
-
-
-def _milvus(condition: Condition, types: Mapping[str, Any], columns: Mapping[str, str]) -> str:
-    if isinstance(condition, Junction):
-        parts = [_milvus(part, types, columns) for part in condition.parts]
-        if condition.word == "not":
-            return f"(not {parts[0]})"
-        return "(" + f" {condition.word} ".join(parts) + ")"
-    _, scalars = _bound(condition, types)
-    sign = "==" if condition.sign == "in" else condition.sign
-    name = columns[condition.field]
-    parts = [f"{name} {sign} {_literal(scalar)}" for scalar in scalars]
-    return f"({name} is not null and ({' or '.join(parts)}))"
 
 
 def _literal(scalar: Any) -> str:

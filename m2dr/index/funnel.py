@@ -126,20 +126,6 @@ class FunnelIndex(Searchable):
         """Documents per query that the funnel leaves, at most."""
         return min(self.documents, self.funnel.stages[-1].keep)
 
-    @property
-    def multiply_adds(self) -> int:
-        """Of one query at all stages; an index given for the first counts as a full scan."""
-        compared = (
-            self.documents,
-            *(min(stage.keep, self.documents) for stage in self.funnel.stages),
-        )
-        # The second stage begins anew, as the first may be an engine that only approximates.
-        begun = (0, 0, *self.funnel.dims[1:-1])
-        dims = zip(self.funnel.dims, begun, strict=True)
-        return sum(
-            count * (dim - before) for count, (dim, before) in zip(compared, dims, strict=True)
-        )
-
     def where(self, wanted: Filter) -> "FunnelIndex":
         """See Searchable; the first stage is a full scan, of the documents that are left."""
         first = ExactIndex(self.store, self.funnel.dims[0], self._device).where(wanted)

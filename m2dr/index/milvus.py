@@ -224,13 +224,6 @@ class Server:
         self.client.close()
 
 
-def release(uri: str) -> None:
-    """Stop the server of a local file, so that another process may open it."""
-    from milvus_lite.server_manager import server_manager_instance
-
-    server_manager_instance.release_server(uri)
-
-
 @dataclass(frozen=True)
 class MilvusCollection(Searchable):
     """Documents at one layer and dim in Milvus, open for search.

@@ -16,7 +16,6 @@ from m2dr.core.files import list_folder, lock_folder, read_object, write_json
 from m2dr.core.progress import is_main_process, process_count
 from m2dr.core.requests import MODELS
 from m2dr.core.settings import Settings, find_config, read_settings, read_table
-from m2dr.data.sentences import SUFFIXES
 from m2dr.data.tables import is_hub, name_of
 from m2dr.model.checkpoint import ends_fitted
 from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
@@ -30,14 +29,10 @@ def folder_of(corpus: str, what: str, out: Path | None) -> Path:
     names = []
     for part in map(str.strip, corpus.split(",")):
         path = Path(part)
-        if is_hub(part):
+        if is_hub(part) or path.exists():
             names.append(name_of(path))
-        elif ":" in part and not path.exists():
-            names.append(re.sub("[:/]", "-", part))
         else:
-            name = path.resolve().name
-            ends = "|".join(map(re.escape, SUFFIXES))
-            names.append(name if path.is_dir() else re.sub(rf"({ends})(\.gz)?$", "", name))
+            names.append(re.sub("[:/]", "-", part) if ":" in part else path.name)
     return out or MODELS / f"{'-'.join(names)}-{what}"
 
 

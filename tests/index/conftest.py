@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from world import stop_milvus
 
 from m2dr.index.manifest import Label, StorePlan
-from m2dr.index.milvus import Server, release
+from m2dr.index.milvus import Server
 from m2dr.index.store import Store, begin_store, open_store, text_digests
 
 Build = Callable[..., Store]
@@ -77,7 +78,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A file of Milvus Lite that every test shares; each writes to a collection of its own."""
     path = str(tmp_path_factory.mktemp("milvus") / "local.db")
     yield path
-    release(path)
+    stop_milvus(path)
 
 
 @pytest.fixture

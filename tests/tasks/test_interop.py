@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import done, refused
 from numpy.typing import NDArray
-from world import load_auto
+from world import load_auto, stop_milvus
 
 from m2dr.core.records import Query
 from m2dr.core.requests import SearchRequest
@@ -16,7 +16,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.runs import read_run
 from m2dr.index.faiss import build_index
 from m2dr.index.manifest import StorePlan, store_folder
-from m2dr.index.milvus import open_collection, release
+from m2dr.index.milvus import open_collection
 from m2dr.index.store import Store, begin_store, open_store, text_digests
 from m2dr.model.checkpoint import load, read_card
 from m2dr.tasks.encoder import embed_texts, label_of
@@ -64,7 +64,7 @@ def theirs(store: Store, tmp_path: Path) -> tuple[str | Path, ...]:
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = str(tmp_path_factory.mktemp("milvus") / "local.db")
     yield path
-    release(path)
+    stop_milvus(path)
 
 
 def test_what_is_pushed_ranks_as_the_index_on_disk(
