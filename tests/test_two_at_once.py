@@ -25,11 +25,9 @@ with (lock_file if path.suffix else lock_folder)(path):
 SHORT = ("--steps", "2", "--device", "cpu", "--set", "evaluate_steps=0")
 CASES = {
     "train": ("train", "--variant", "plain", "--batch-size", "4", *SHORT),
-    "pretrain": ("pretrain", "--batch-size", "4", *SHORT[:4]),
     "export": ("export", "--layers", "2"),
     "mine": ("mine", "--retriever", "bm25", "--depth", "5", "--negatives", "2"),
     "evaluate": ("evaluate", "retrieval", "--layers", "4", "--dims", "8", "--device", "cpu"),
-    "sts": ("evaluate", "sts", "--layers", "4", "--dims", "8", "--device", "cpu"),
 }  # fmt: skip
 
 
@@ -57,19 +55,11 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_backbone(tmp_path_factory.mktemp("backbone") / "masks", masks=True)
 
 
-@pytest.fixture
-def scored(tmp_path: Path) -> Path:
-    rows = [f"read a file\tthe {word} file\t{n}.0" for n, word in enumerate(("list", "line", "a"))]
-    (tmp_path / "scored.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
-    return tmp_path / "scored.tsv"
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_second_is_told_and_runs_when_the_first_has_ended(
     case: str,
     backbone: Path,
     tiny_corpus: Path,
-    scored: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -80,16 +70,14 @@ def test_the_second_is_told_and_runs_when_the_first_has_ended(
         "evaluate": (
             "--corpus", tiny_corpus, "--model", backbone, "--indexes", tmp_path / "indexes"
         ),
-        "sts": ("--task", scored, "--model", backbone),
     }  # fmt: skip
     usual = ("--corpus", tiny_corpus, "--backbone", backbone)
     words = (*CASES[case], *inputs.get(case, usual), "--out", out)
-    place = {"evaluate": out / "tiny" / "test" / "masks", "sts": out / "scored" / "masks"}
-    path = place.get(case, out)
+    path = out / "tiny" / "test" / "masks" if case == "evaluate" else out
 
     with held(path):
         code = run(*words)
-        there = {file for file in tmp_path.rglob("*") if file.is_file() and file != scored}
+        there = {file for file in tmp_path.rglob("*") if file.is_file()}
 
     told = capsys.readouterr().err
     assert code == 2, told

@@ -223,17 +223,6 @@ def test_threads(prompted: Path) -> None:
         np.testing.assert_allclose(future.result(), documents, atol=1e-6)
 
 
-def test_openvino(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openvino")
-    monkeypatch.setenv("M2DR_CACHE", str(tmp_path))
-    folder = make_model(tiny_backbone, tmp_path / "model", similarity="cosine")
-    exact = m2dr.Encoder(folder, layer=2, dim=8, **FP32)
-
-    model = m2dr.Encoder(folder, layer=2, dim=8, runtime="openvino", **FP32)
-
-    np.testing.assert_allclose(model.encode_queries(TEXTS), exact.encode_queries(TEXTS), atol=1e-4)
-
-
 def test_revision(prompted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, object]] = []
 

@@ -87,24 +87,6 @@ def test_built_again(
     assert [json.loads(row)["_id"] for row in rows] == ["d0", "d1", "d2"]
 
 
-def test_records_of_pandas(model: m2dr.Encoder, tmp_path: Path) -> None:
-    rows = [
-        {"id": np.int64(7), "title": float("nan"), "text": "open", "year": np.int64(1999)},
-        {"id": "no\u00a0break", "title": "a", "text": "file", "year": float("nan")},
-    ]
-
-    index = m2dr.Index.build(model, rows, folder=tmp_path, exits=False, name="documents")
-
-    assert {hit.docid for hit in index.search("open").hits} == {"7", "no\u00a0break"}
-    lines = (tmp_path / "documents" / "corpus.jsonl").read_text().splitlines()
-    assert json.loads(lines[0]) == {
-        "_id": "7", "title": "", "text": "open", "metadata": {"year": "1999"}
-    }  # fmt: skip
-    assert "metadata" not in json.loads(lines[1])
-    with pytest.raises(UserError, match="the id 'a b' .* holds white space"):
-        index.add([{"id": "a b", "text": "x"}])
-
-
 @pytest.mark.parametrize(
     ("documents", "options", "sentence"),
     [
@@ -189,14 +171,6 @@ def test_without_a_name_documents_are_named_by_their_content(
     assert (len(first), len(second), len(again)) == (9, 3, 9)
     first.delete(["d0"])
     assert len(m2dr.Index.build(model, DOCUMENTS, **given)) == 9
-
-
-def test_name_of_a_file(model: m2dr.Encoder, tmp_path: Path) -> None:
-    (tmp_path / "f.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in DOCUMENTS))
-
-    index = m2dr.Index.build(model, tmp_path / "f.jsonl", name="mine", folder=tmp_path, exits=False)
-
-    assert index.resolved.home.parent == tmp_path / "mine"
 
 
 def test_saved_and_loaded(model: m2dr.Encoder, tmp_path: Path) -> None:

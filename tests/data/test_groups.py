@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Group, Judgement, Query
 from m2dr.data.dataset import Dataset, MemoryCorpus, Split
 from m2dr.data.loaders import open_dataset
@@ -96,18 +95,6 @@ def test_negatives_are_distinct_as_many_as_wanted_and_never_known_to_answer(
     if kind == "given":
         usable = set(listed) - answers
         assert len(usable & set(found)) == min(wanted, len(usable))
-
-
-def test_where_the_querys_own_document_is_dropped_it_is_no_negative_either() -> None:
-    judged = [("d1", "d0", 1)]
-    arguana, other = (dataset(judged, documents=3, name=name) for name in ("arguana", "other"))
-
-    drawn = Groups(arguana, "train", negatives=1, source="random", seed=13)[0].negatives
-
-    assert ids(drawn) == ["d2"]
-    with pytest.raises(UserError, match="1 documents are left"):
-        Groups(arguana, "train", negatives=2, source="random", seed=13)
-    assert len(Groups(other, "train", negatives=2, source="random", seed=13)[0].negatives) == 2
 
 
 def test_a_data_worker_that_starts_afresh_reads_the_same_groups(beir: Path) -> None:

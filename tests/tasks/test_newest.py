@@ -13,34 +13,21 @@ from m2dr.tasks.encoder import newest_model
 CHOSEN = "Model: models/trained, the newest in models/"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
-    """models/: an older model and a newer one, then a cut of the newer and a pre-trained one."""
-    place = tmp_path_factory.mktemp("place")
-    models = place / "models"
+def test_exports_and_pre_trained_backbones_are_passed_over_and_named(
+    tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of an older model and a newer one, then a cut of the newer and a pre-trained one."""
+    monkeypatch.chdir(tmp_path)
+    models = Path("models")
     for name in ("older", "trained"):
         make_model(tiny_backbone, models / name, variant="plain")
     export_cut(models / "trained", 2, models / "cut")
     make_model(tiny_backbone, models / "pretrained", variant="smae")
     for second, name in enumerate(("older", "trained", "cut", "pretrained")):
         os.utime(models / name / "m2dr.json", (1_700_000_000 + second,) * 2)
-    return place
+    capsys.readouterr()
 
-
-pytestmark = pytest.mark.usefixtures("place")
-
-
-@pytest.fixture
-def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it that a test may change, and works in."""
-    shutil.copytree(made, tmp_path / "place", copy_function=shutil.copy2)
-    monkeypatch.chdir(tmp_path / "place")
-    return tmp_path / "place"
-
-
-def test_exports_and_pre_trained_backbones_are_passed_over_and_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     assert newest_model() == "models/trained"
     assert capsys.readouterr().err == f"{CHOSEN}; --model names another.\n"
 
