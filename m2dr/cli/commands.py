@@ -163,9 +163,10 @@ def corpus(request: requests.IndexRequest, resume: bool) -> None:
 @index.task("index fit", "index fit --corpus scifact --model minilm", name="fit")
 @takes(requests.FitIndexRequest)
 def index_fit(request: requests.FitIndexRequest) -> None:
-    """Fit words and exits on the documents of an index that has none.
+    """Fit words and exits on the documents of an index that has none, or a bridge to it.
 
-    Queries of any layer search it then, and layer 0 runs none.
+    Queries of any layer search it then, layer 0 runs none; over the bridge come those of another
+    model.
     """
     from m2dr.tasks.fit_index import fit_index
 

@@ -123,7 +123,12 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
         remove_files(folder, EXITS_FILE)
         model = exit_files.encoding_of(label_of(encoder.card, ""))
         replace(words, bridge=head.weight.T, query_model=model).write(folder)
-        return _write_record(store, record.fit, record.dtype, folder)
+        written = _write_record(store, record.fit, record.dtype, folder)
+    cosine = (
+        "" if head.cosine is None else f"; cosine with its vectors, held out: {head.cosine:.3f}"
+    )
+    say(f"Bridge to {encoder.name} by {counted(len(rows), 'documents', ',')}{cosine}.")
+    return written
 
 
 def _fit(
