@@ -12,7 +12,14 @@ from m2dr.index.faiss import ENGINES, empty_index, train_index
 from m2dr.index.vectors import Floats, prefixes
 
 # Name of a code, as evaluations take it, and the engine whose codes it has.
-CODES = {"f32": "flat", "f16": "flat-f16", "int8": "int8"}
+CODES = {
+    "f32": "flat",
+    "f16": "flat-f16",
+    "int8": "int8",
+    "4": "bits4",
+    "2": "bits2",
+    "1": "bits1",
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,8 @@ class Code:
             vectors: [n, at least dim]; cut, and normalised where the similarity is cosine.
 
         Returns:
-            [n, dim]; their products with prepared queries are the engine's scores.
+            [n, dim]; their products with prepared queries are the engine's scores before rescoring,
+            which those of few bits round to about 1 %.
         """
         decoded: NDArray[np.float32] = self.index.sa_decode(
             self.index.sa_encode(prefixes(vectors, self.dim, self.similarity))

@@ -121,6 +121,21 @@ def _ivf_pq(documents: int, dim: int) -> FaissRecipe:
     return FaissRecipe(f"IVF{lists},PQ{code}np", _train_rows(lists), params, few + notes)
 
 
+def _bits(bits: int) -> Callable[[int, int], FaissRecipe]:
+    """Return a recipe of `bits` per dim: 16 centroids for 4 / bits dims, scanned in registers.
+
+    A random rotation spreads what principal axes gather in the first dims, and fills whole bytes.
+    """
+
+    def recipe(documents: int, dim: int) -> FaissRecipe:
+        width = -(-dim // 8) * 8
+        # Registers hold 32 documents, and of very few the scan misses the lowest score.
+        scan = "fs" if documents >= 32 else "np"
+        return FaissRecipe(f"RR{width},PQ{width * bits // 4}x4{scan}", TRAIN_ROWS, _RESCORE)
+
+    return recipe
+
+
 def _panorama(documents: int, dim: int) -> FaissRecipe:
     """Use levels of 32 dims: after each, documents that cannot win any more are dropped."""
     del documents
@@ -183,6 +198,9 @@ ENGINES = {
         Engine("int8", "One byte per dim.", _constant("SQ8", TRAIN_ROWS)),
         Engine("ivf", "The nearest of some inverted lists.", _ivf),
         Engine("hnsw", "A graph of near neighbours.", _constant("HNSW32", 0, _EF)),
+        Engine("bits4", "Four bits per dim, then rescoring.", _bits(4)),
+        Engine("bits2", "Two bits per dim, then rescoring.", _bits(2)),
+        Engine("bits1", "One bit per dim, learned, then rescoring.", _bits(1)),
         Engine("pq", "One byte for four dims.", _pq),
         Engine("opq", "pq after a rotation that suits it.", _opq),
         Engine("ivf-pq", "Inverted lists of pq codes.", _ivf_pq),
@@ -736,9 +754,9 @@ def train_index(index: Handle, sample: Scores, recipe: FaissRecipe) -> None:
         rotation.niter, rotation.pq = ROTATIONS, quantizer
     try:
         with _refusing(f"train {recipe.factory!r} on {counted(count, 'documents')}"):
-            # Repeated where there are few: OPQ writes beyond its memory below `dim` rows, and one
-            # document alone teaches no two centroids.
-            index.train(np.resize(sample, (max(2, dim, count), dim)))
+            # Repeated where there are few: OPQ writes beyond its memory below `dim` rows, and no
+            # more centroids than documents are learned.
+            index.train(np.resize(sample, (max(16, dim, count), dim)))
     finally:
         for rotation in rotations:
             rotation.pq = None  # FAISS neither owns nor copies it
