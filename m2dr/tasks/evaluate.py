@@ -274,7 +274,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         will = will and corpus.task.dataset.document_count >= FEWEST
         if request.exits or will or fitting_exits(last):
             by_index = layers_by_index(card, request.exits)
-    elif request.exits == "index" or request.query_mix:
+    elif request.exits == "index" or request.query_mix or request.query_model:
         raise UserError(f"--documents {request.documents}: exits of an index search the last.")
     if request.query_mix and not by_index and not fitting_exits(last):
         raise no_exits(last.parent)

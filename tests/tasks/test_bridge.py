@@ -129,9 +129,12 @@ def test_queries_without_a_bridge_are_refused(
     other = make_model(tiny_backbone, tmp_path / "other", similarity="dot")
     with pytest.raises(UserError, match="was not fitted for queries of"):
         search(query_model=str(other))
+    wanted = EvaluateRequest(("corpus",), root=Path("i"), query_model=model, **CPU)
+    with pytest.raises(UserError, match="exits of an index search the last"):
+        evaluate(replace(wanted, documents="same"))
     folder = search().resolved.home / "exits"
     shutil.rmtree(folder)
     with pytest.raises(UserError, match="has no exits"):
         search()
     with pytest.raises(UserError, match="has no exits"):
-        evaluate(EvaluateRequest(("corpus",), root=Path("i"), query_model=model, **CPU))
+        evaluate(wanted)
