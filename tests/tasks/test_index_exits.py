@@ -158,6 +158,14 @@ def test_a_bridge_leaves_the_exits_as_they_are(ask: Ask) -> None:
 
     assert (folder_of(request) / hub.EXITS).read_bytes() == before
     np.testing.assert_array_equal(Searcher(search_of(request)).vectors(["read the file"]), shallow)
+    asked = EvaluateRequest((request.corpus,), (request.model,), dims=(32,), measures=("RR@10",),
+                            root=request.root, query_model=request.model, device="cpu")  # fmt: skip
+    (grid,) = evaluate(asked).grids
+    assert [cut.layer for cut in grid.cells] == [0, 1, 2, 3, 4]
+    by_model = replace(search_of(request), query_layer=None, query_model=request.model)
+    searcher = Searcher(by_model)
+    (ranking,) = searcher.run(searcher.resolved.dataset.queries("test"), 10).rankings.values()
+    assert grid.cells[Cut(4, 32)]["RR@10"] == 1 / (ranking.docids.index("d3") + 1)
 
 
 def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(ask: Ask) -> None:
