@@ -7,16 +7,13 @@ import warnings
 from pathlib import Path
 
 import pytest
-from world import make_corpus, make_model
+from world import make_corpus, make_model, ndcg
 
 from m2dr import Encoder
 from m2dr.core.errors import UserError
-from m2dr.core.requests import IndexRequest, SearchRequest
-from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.measures import Evaluator
+from m2dr.core.requests import IndexRequest
 from m2dr.integrations.beir import BeirIndex
 from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
 
 pytest.importorskip("beir")
 pytestmark = pytest.mark.filterwarnings("default")  # beir's own are not ours to mend
@@ -60,15 +57,6 @@ def model(
     return target, {"cosine": "cos_sim", "dot": "dot"}[request.param]
 
 
-def ndcg_by_m2dr(folder: Path, model: Path, root: Path) -> float:
-    where = {"root": root / "indexes", **MACHINE}
-    index_corpus(IndexRequest(str(folder), str(model), (8,), (2,), store="f32", **where))
-    searcher = Searcher(SearchRequest(str(folder), str(model), 2, 2, 8, **where))
-    dataset = open_dataset(str(folder))
-    run = searcher.run(dataset.queries("test"), k=10)
-    return Evaluator(dataset.judgements("test"), ["nDCG@10"]).scores(run).mean["nDCG@10"]
-
-
 def ndcg_by_beir(retriever: object, loaded: Loaded, score_function: str) -> float:
     from beir.retrieval.evaluation import EvaluateRetrieval
 
@@ -81,21 +69,30 @@ def ndcg_by_beir(retriever: object, loaded: Loaded, score_function: str) -> floa
 def test_exact_search_of_beir_with_a_model_scores_as_m2dr_does(
     folder: Path, loaded: Loaded, model: tuple[Path, str], tmp_path: Path
 ) -> None:
+    from beir.retrieval.models import SentenceBERT
     from beir.retrieval.search.dense import DenseRetrievalExactSearch
+    from sentence_transformers import SentenceTransformer
 
     path, score_function = model
-    search = DenseRetrievalExactSearch(Encoder(str(path), 2, 8, **MACHINE), show_progress_bar=False)
+    theirs = SentenceBERT(str(path), prompts={"query": "open ", "passage": ""})
+    whole = Encoder.from_pretrained(SentenceTransformer(str(path), device="cpu"), **MACHINE)
 
-    found = ndcg_by_beir(search, loaded, score_function)
+    cut, whole, expected = (
+        ndcg_by_beir(
+            DenseRetrievalExactSearch(each, show_progress_bar=False), loaded, score_function
+        )
+        for each in (Encoder(str(path), 2, 8, **MACHINE), whole, theirs)
+    )
 
-    assert found == pytest.approx(ndcg_by_m2dr(folder, path, tmp_path), abs=1e-4)
+    assert cut == pytest.approx(ndcg(folder, path, tmp_path), abs=1e-4)
+    assert whole == pytest.approx(expected, abs=1e-4)
 
 
 def test_evaluation_of_beir_with_an_index_scores_as_m2dr_does(
     folder: Path, loaded: Loaded, model: tuple[Path, str], tmp_path: Path
 ) -> None:
     path, score_function = model
-    expected = ndcg_by_m2dr(folder, path, tmp_path)
+    expected = ndcg(folder, path, tmp_path)
     index = BeirIndex(str(folder), str(path), 2, 8, root=tmp_path / "indexes", **MACHINE)
 
     found = ndcg_by_beir(index, loaded, score_function)
@@ -148,24 +145,3 @@ def test_an_index_of_other_documents_is_refused(
         index.search({"d1": {"text": "x"}}, {"q": "read"}, 3, "dot")
     with pytest.raises(UserError, match=r"The index holds 'd\d+', and the corpus"):
         index.search(other, {"q": "read"}, 3, "dot")
-
-
-def test_scores_of_the_sentence_transformer_it_came_from(
-    loaded: Loaded, model: tuple[Path, str]
-) -> None:
-    from beir.retrieval.models import SentenceBERT
-    from beir.retrieval.search.dense import DenseRetrievalExactSearch
-    from sentence_transformers import SentenceTransformer
-
-    path, score_function = model
-    theirs = SentenceBERT(str(path), prompts={"query": "open ", "passage": ""})
-    ours = Encoder.from_pretrained(SentenceTransformer(str(path), device="cpu"), **MACHINE)
-
-    scores = [
-        ndcg_by_beir(
-            DenseRetrievalExactSearch(each, show_progress_bar=False), loaded, score_function
-        )
-        for each in (ours, theirs)
-    ]
-
-    assert scores[0] == pytest.approx(scores[1], abs=1e-4)

@@ -6,25 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from world import WORDS, make_model
+from tabular import write_rows
+from world import WORDS, make_model, ndcg
 
 from m2dr import Encoder
 from m2dr.core.requests import (
-    IndexRequest,
     MtebRequest,
-    SearchRequest,
     StsRequest,
 )
-from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.measures import Evaluator
 from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import evaluate_mteb, run_task
 from m2dr.model import checkpoint
 from m2dr.tasks import encoder as cut_encoder
 from m2dr.tasks.figures import read_results
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
 from m2dr.tasks.sentence_tasks import evaluate_sts
 
 pytest.importorskip("mteb")
@@ -37,6 +32,9 @@ CUT = {"layers": (2,), "dims": (8,)}
 def texts(count: int, seed: int) -> list[str]:
     generator = np.random.default_rng(seed)
     return [" ".join(generator.choice(WORDS, size=6)) for _ in range(count)]
+
+
+PAIRS = {"sentence1": texts(12, 1), "sentence2": texts(12, 2), "score": list(range(12))}
 
 
 def task_of(kind: str, type_: str, main_score: str, dataset: object) -> object:
@@ -80,24 +78,10 @@ def only(grid: Grid) -> dict[str, float]:
 def test_sentence_similarity_scores_as_m2dr_does(
     encoder: Encoder, lively: Path, tmp_path: Path
 ) -> None:
-    from datasets import Dataset, DatasetDict
+    (score,) = run_task(encoder, sts_task(), tmp_path / "mteb")
 
-    rows = {
-        "sentence1": texts(30, 1),
-        "sentence2": texts(30, 2),
-        "score": [i % 6 for i in range(30)],
-    }
-    task = task_of(
-        "AbsTaskSTS", "STS", "cosine_spearman", DatasetDict(test=Dataset.from_dict(rows))
-    )
-
-    (score,) = run_task(encoder, task, tmp_path / "mteb")
-
-    lines = [
-        "\t".join(rows),
-        *("\t".join(map(str, row)) for row in zip(*rows.values(), strict=True)),
-    ]
-    (tmp_path / "tiny.tsv").write_text("\n".join(lines) + "\n")
+    rows = [dict(zip(PAIRS, row, strict=True)) for row in zip(*PAIRS.values(), strict=True)]
+    write_rows(tmp_path / "tiny.tsv", rows)
     asked = StsRequest(
         (str(tmp_path / "tiny.tsv"),), (str(lively),), out=tmp_path, **CUT, **MACHINE
     )
@@ -138,40 +122,7 @@ def test_retrieval_scores_as_m2dr_does(
 
     (score,) = run_task(Encoder(str(model), 2, 8, **MACHINE), task, tmp_path / "mteb")
 
-    where = {"root": tmp_path / "indexes", **MACHINE}
-    index_corpus(IndexRequest(str(tiny_corpus), str(model), (8,), (2,), store="f32", **where))
-    searcher = Searcher(SearchRequest(str(tiny_corpus), str(model), 2, 2, 8, **where))
-    data = open_dataset(str(tiny_corpus))
-    run = searcher.run(data.queries("test"), k=10)
-    mine = Evaluator(data.judgements("test"), ["nDCG@10"]).scores(run).mean["nDCG@10"]
-    assert score.value == pytest.approx(mine, abs=1e-4)
-
-
-def test_each_side_has_its_own_prefix_and_layer(
-    tiny_backbone: Path, lively: Path, tmp_path: Path
-) -> None:
-    from mteb.types import PromptType
-
-    model = make_model(
-        tiny_backbone, tmp_path / "prefixed", query_prefix="open ", document_prefix="close "
-    )
-    encoder, plain = (
-        Encoder(str(model), 2, 8, **MACHINE),
-        Encoder(str(lively), 2, 8, **MACHINE),
-    )
-
-    sides = {
-        side: encoder.encode(
-            [{"text": ["read"]}], prompt_type=side, task_metadata=sts_task().metadata
-        )
-        for side in (PromptType.query, PromptType.document, None)
-    }
-
-    queries = plain.encode_queries(["open read"])
-    np.testing.assert_allclose(sides[PromptType.query], queries, atol=1e-6)
-    documents = plain.encode_documents(["close read"])
-    np.testing.assert_allclose(sides[None], documents, atol=1e-6)
-    np.testing.assert_array_equal(sides[None], sides[PromptType.document])
+    assert score.value == pytest.approx(ndcg(tiny_corpus, model, tmp_path), abs=1e-4)
 
 
 def test_documents_of_a_model_trained_for_it_come_from_its_last_layer(
@@ -202,10 +153,8 @@ def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: Encoder) -> Non
 def sts_task() -> object:
     from datasets import Dataset, DatasetDict
 
-    rows = {"sentence1": texts(12, 1), "sentence2": texts(12, 2), "score": list(range(12))}
-    return task_of(
-        "AbsTaskSTS", "STS", "cosine_spearman", DatasetDict(test=Dataset.from_dict(rows))
-    )
+    data = DatasetDict(test=Dataset.from_dict(PAIRS))
+    return task_of("AbsTaskSTS", "STS", "cosine_spearman", data)
 
 
 @pytest.mark.parametrize(("kind", "documents"), [("STS", "same"), ("Retrieval", "last")])

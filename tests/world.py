@@ -240,3 +240,19 @@ def stop_milvus(uri: str) -> None:
     from milvus_lite.server_manager import server_manager_instance
 
     server_manager_instance.release_server(uri)
+
+
+def ndcg(corpus: Path, model: Path, folder: Path) -> float:
+    """nDCG@10 of the cut L2D8 on the test queries of a corpus, as m2dr measures it."""
+    from m2dr.core.requests import IndexRequest, SearchRequest
+    from m2dr.data.loaders import open_dataset
+    from m2dr.evaluate.measures import Evaluator
+    from m2dr.tasks.index import index_corpus
+    from m2dr.tasks.search import Searcher
+
+    where = {"root": folder / "indexes", "device": "cpu", "dtype": "fp32"}
+    index_corpus(IndexRequest(str(corpus), str(model), (8,), (2,), store="f32", **where))
+    searcher = Searcher(SearchRequest(str(corpus), str(model), 2, 2, 8, **where))
+    dataset = open_dataset(str(corpus))
+    run = searcher.run(dataset.queries("test"), k=10)
+    return Evaluator(dataset.judgements("test"), ["nDCG@10"]).scores(run).mean["nDCG@10"]
