@@ -61,20 +61,6 @@ def test_built_in_model_is_that_of_sentence_transformers() -> None:
     )
 
 
-def test_prompts_and_similarity(prompted: Path) -> None:
-    referee = SentenceTransformer(str(prompted), device="cpu")
-    model = m2dr.Encoder(prompted, **FP32)
-
-    short = [text for text in TEXTS if len(text.split()) < 4]  # its lengths are one for both sides
-    queries, documents = model.encode_queries(short), model.encode_documents(short)
-
-    np.testing.assert_allclose(queries, referee.encode_query(short), atol=1e-5)
-    np.testing.assert_allclose(documents, referee.encode_document(short), atol=1e-5)
-    np.testing.assert_allclose(
-        model.similarity(queries, documents), referee.similarity(queries, documents), rtol=1e-4
-    )
-
-
 def test_cut_is_the_first_layers(prompted: Path, tmp_path: Path) -> None:
     export_cut(str(prompted), 2, tmp_path / "two")
     referee = SentenceTransformer(str(tmp_path / "two"), device="cpu", truncate_dim=8)
@@ -175,9 +161,11 @@ def test_arguments_of_sentence_transformers(how: dict[str, object], prompted: Pa
     for name in ("encode_query", "encode_document"):
         found = getattr(model, name)(texts, **how)
         np.testing.assert_allclose(found, getattr(referee, name)(texts, **how), atol=1e-5)
-    for name in ("query", "document"):
-        found = model.encode(sentences=texts, prompt_name=name)
-        np.testing.assert_allclose(found, referee.encode(texts, prompt_name=name), atol=1e-5)
+    for side in ({"prompt_name": "query"}, {"prompt_name": "document"}, {}, {"prompt": "the "}):
+        found = model.encode(sentences=texts, **side)
+        np.testing.assert_allclose(found, referee.encode(texts, **side), atol=1e-5)
+    scores = model.similarity(found[:2], found)
+    np.testing.assert_allclose(scores, referee.similarity(found[:2], found), rtol=1e-4)
 
 
 def test_tensors(prompted: Path) -> None:
@@ -239,17 +227,6 @@ def test_revision(prompted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wanted = {"name": "somebody/model", "revision": "v2", "token": "hf_x", "cache_dir": tmp_path}
     assert asked
     assert all(wanted.items() <= one.items() for one in asked)
-
-
-def test_a_text_of_no_side_is_that_of_sentence_transformers(prompted: Path) -> None:
-    referee = SentenceTransformer(str(prompted), device="cpu")
-    model = m2dr.Encoder(prompted, **FP32)
-    short = [text for text in TEXTS if len(text.split()) < 4]
-
-    np.testing.assert_allclose(model.encode(short), referee.encode(short), atol=1e-5)
-    np.testing.assert_allclose(
-        model.encode(short, prompt="the "), referee.encode(short, prompt="the "), atol=1e-5
-    )
 
 
 def measures_of(model: object, corpus: dict[str, str], queries: dict[str, str]) -> dict[str, float]:

@@ -92,16 +92,6 @@ def test_what_is_stored_is_read_back_by_blocks_and_by_rows(
     assert store.digests().tobytes() == text_digests(names)
 
 
-def test_no_store_and_half_a_store_are_refused(
-    tmp_path: Path, plan: StorePlan, vectors: Floats
-) -> None:
-    with pytest.raises(UserError, match="holds no store"):
-        open_store(tmp_path / "layer-06")
-    write(begin_store(tmp_path / "layer-06", plan), 0, vectors)
-    with pytest.raises(UserError, match="half-written"):
-        open_store(tmp_path / "layer-06")
-
-
 @pytest.mark.parametrize("name", ["vectors-00002.f16", "docids.txt"])
 @pytest.mark.parametrize("data", [None, b"", b"d1\nd2\n", b"d1\nd\xff\n", b"d1\n" * 35])
 def test_missing_or_changed_files_are_named(store: Store, name: str, data: bytes | None) -> None:

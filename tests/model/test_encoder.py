@@ -132,26 +132,6 @@ def test_padding_changes_nothing(
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
-def test_sentence_transformers_opens_a_model_folder_and_gives_the_same_vectors(
-    pooling: str, backbone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    encoder, tokenizer = load(backbone("bert"))
-    encoder.card = replace(
-        encoder.card, pooling=pooling, similarity="cosine", query_prefix="read ", document_length=9
-    )
-    card = save(encoder, tokenizer, encoder.card, tmp_path)
-
-    theirs = SentenceTransformer(str(tmp_path), truncate_dim=8)
-    ids, mask = padded(tokenizer([f"read {text}" for text in TEXTS], card.document_length))
-    ours = encoder.embed(ids, mask)[-1, :, :8]
-
-    found = theirs.encode(TEXTS, prompt_name="query", normalize_embeddings=True)
-    ours /= np.linalg.norm(ours, axis=-1, keepdims=True)
-    np.testing.assert_allclose(found, ours, atol=1e-5)
-    assert theirs.similarity_fn_name == "cosine"
-
-
 CHECKPOINTED = [name for name in BACKBONES if name != "mpnet"]
 
 

@@ -3,15 +3,12 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import pytrec_eval
 from safetensors.torch import load_file, save_file
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
-from m2dr.data.qrels import read_judgements
 from m2dr.evaluate.costs import read_costs
 from m2dr.evaluate.grid import read_grid, read_scores
 from m2dr.evaluate.runs import read_run
@@ -19,7 +16,6 @@ from m2dr.tasks import rank as ranking
 from m2dr.tasks.evaluate import EvaluateReport, evaluate
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)
-TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "AP": "map", "Bpref": "bpref"}
 
 
 @pytest.fixture
@@ -44,36 +40,6 @@ def place(
 def grid(**fields: object) -> EvaluateReport:
     asked = {"corpora": ("scifact",), "layers": LAYERS, "dims": DIMS, "runs": "all"} | fields
     return evaluate(EvaluateRequest(models=("model",), **asked))
-
-
-def trec_eval(folder: Path, cut: Cut) -> dict[str, dict[str, float]]:
-    qrels: dict[str, dict[str, int]] = {}
-    for one in read_judgements(folder / "runs" / "qrels.tsv"):
-        qrels.setdefault(one.query_id, {})[one.document_id] = one.relevance
-    run = read_run(folder / "runs" / f"{cut}.trec")
-    raw = {q: dict(zip(r.docids, r.scores, strict=True)) for q, r in run.rankings.items()}
-    return pytrec_eval.RelevanceEvaluator(qrels, set(TREC.values())).evaluate(raw)
-
-
-@pytest.mark.usefixtures("place")
-@pytest.mark.parametrize(
-    ("corpus", "documents"), [("scifact", "trained"), ("arguana", "last"), ("scifact", "2")]
-)
-def test_every_measure_of_every_cell_is_that_of_pytrec_eval_on_its_run(
-    corpus: str, documents: str
-) -> None:
-    report = grid(corpora=(corpus,), documents=documents, measures=tuple(TREC))
-
-    (found,) = report.grids
-    folder = report.folder / found.model
-    scores = read_scores(folder)
-    for cut in found.cuts:
-        expected = trec_eval(folder, cut)
-        for ours, theirs in TREC.items():
-            values = {query: held[theirs] for query, held in expected.items()}
-            mine = dict(zip(scores[ours].query_ids, scores[ours].at(cut), strict=True))
-            assert mine == pytest.approx(values, abs=1e-9)
-            assert found.cells[cut][ours] == pytest.approx(np.mean([*values.values()]), abs=1e-9)
 
 
 @pytest.mark.usefixtures("place")

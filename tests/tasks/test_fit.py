@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_a_fit_that_was_killed_is_read_again(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     fitted(tiny_backbone, sentences, whole)
     with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "fit_exits", lambda *_: _interrupt())
+        patch.setattr(fit_module, "fit_exits", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             fitted(tiny_backbone, sentences, killed)
     assert not (killed / "m2dr.json").exists()
@@ -140,10 +141,6 @@ def test_a_fit_that_was_killed_is_read_again(
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
     with pytest.raises(UserError, match="holds a finished model"):
         fitted(tiny_backbone, sentences, killed)
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("verb", ["fit", "train"])

@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -143,9 +144,13 @@ def place(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return tmp_path
 
 
-@pytest.mark.parametrize("published", SETS, ids=lambda published: published.name)
+@pytest.mark.parametrize(
+    ("published", "documents"),
+    [*zip(SETS, cycle(("trained", "last", "2")), strict=False)],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_a_published_set_is_read_and_measured_as_by_beir_and_pytrec_eval(
-    published: Published, place: Path
+    published: Published, documents: str, place: Path
 ) -> None:
     folder = write(published, place / "data" / published.name)
     split = "dev" if published.name == "msmarco" else "test"  # what BEIR reports
@@ -155,16 +160,17 @@ def test_a_published_set_is_read_and_measured_as_by_beir_and_pytrec_eval(
     assert {query.id: query.text for query in dataset.queries(split)} == queries
     assert dataset.splits == tuple(sorted(published.splits))
 
-    report = measured(published.name)
+    report = measured(published.name, documents=documents)
 
     (grid,) = report.grids
     assert (grid.split, grid.queries) == (split, len(qrels))
     # pytrec_eval reads outside its memory where all levels of a query are below -1.
     bounded = {q: {d: max(level, -1) for d, level in known.items()} for q, known in qrels.items()}
     referee = pytrec_eval.RelevanceEvaluator(bounded, set(TREC.values()))
-    scores = read_scores(report.folder / "model")
+    folder = report.folder / grid.model
+    scores = read_scores(folder)
     for cut in CUTS:
-        run = read_run(report.folder / "model" / "runs" / f"{cut}.trec")
+        run = read_run(folder / "runs" / f"{cut}.trec")
         ranked = {q: dict(zip(r.docids, r.scores, strict=True)) for q, r in run.rankings.items()}
         found = referee.evaluate(ranked)
         for ours, theirs in TREC.items():
