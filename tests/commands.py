@@ -8,9 +8,9 @@ from click.testing import CliRunner, Result
 from m2dr.cli import main
 
 
-def run(*words: object) -> Result:
-    """What comes of a command."""
-    return CliRunner().invoke(main, list(map(str, words)))
+def run(*words: object, **variables: str | None) -> Result:
+    """What comes of a command, with other variables of the environment."""
+    return CliRunner().invoke(main, list(map(str, words)), env=variables)
 
 
 def done(*words: object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import done
 from shell import COMMAND, ENVIRONMENT
 from world import make_fitted, make_model
 
@@ -33,8 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_co
     what = ["--corpus", str(tiny_corpus), "--model", str(folder / "models/tiny")]
     what += ["--indexes", str(folder / "indexes"), "--device", "cpu"]
     for words in (["corpus", "--dim", "8", "--dim", "32"], ["fit"]):
-        done = CliRunner().invoke(main, ["index", *words, *what])
-        assert done.exit_code == 0, done.output
+        done("index", *words, *what)
     return folder
 
 
@@ -110,7 +109,6 @@ def test_every_way_to_search_takes_queries_of_layer_0(way: tuple[str, str], plac
     words = ["--corpus", str(place / "corpus"), "--indexes", str(place / "indexes")]
     words += ["--model", str(place / "models" / "tiny"), "--query-layer", "0", "--dim", "8"]
 
-    done = CliRunner().invoke(main, ["search", QUERY, *words, "-k", "3", *way])
+    told = done("search", QUERY, *words, "-k", "3", *way)
 
-    assert done.exit_code == 0, done.output
-    assert re.findall(r"  (d\d+)$", done.stdout, flags=re.MULTILINE) == best(place, 8, 3)
+    assert re.findall(r"  (d\d+)$", told, flags=re.MULTILINE) == best(place, 8, 3)

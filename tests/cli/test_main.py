@@ -7,10 +7,9 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from commands import run
 from shell import COMMAND, ENVIRONMENT
 
-from m2dr.cli import main
 from m2dr.core.errors import Interrupted, UserError, sentence_of
 
 
@@ -44,19 +43,13 @@ def test_exit_codes(error: Exception, code: int | None, monkeypatch: pytest.Monk
         raise error
 
     monkeypatch.setattr("m2dr.index.store.list_stores", fail)
-    done, debugged = (
-        CliRunner().invoke(main, ["index", "list", *flag]) for flag in ([], ["--debug"])
-    )
+    done, debugged = (run("index", "list", *flag) for flag in ([], ["--debug"]))
 
     assert debugged.exception is error
     if code is None:
         assert done.exception is error
     else:
         assert (done.exit_code, done.stderr) == (code, "Error: a\\nb\n")
-
-
-def run(*words: str | Path, **variables: str | None) -> Result:
-    return CliRunner().invoke(main, list(map(str, words)), env=variables)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

@@ -5,13 +5,13 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from numpy.typing import NDArray
 from world import WORDS
 
-from m2dr.cli import main
 from m2dr.model.checkpoint import load
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer
@@ -68,8 +68,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*words: str | Path, sets: str = "") -> Result:
     given = [part for word in [*SHORT, *sets.split()] for part in ("--set", word)]
-    fixed = ["--device", "cpu", *given]
-    return CliRunner().invoke(main, ["train", *map(str, words), *fixed])
+    return commands.run("train", *words, "--device", "cpu", *given)
 
 
 def distance(encoder: Encoder, tokenizer: ModelTokenizer, method: str) -> NDArray[np.float64]:

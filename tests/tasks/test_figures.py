@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import refused
 from matplotlib.image import imread
 
-from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.core.requests import FiguresRequest
 from m2dr.evaluate.costs import Cost, Costs, write_costs
@@ -84,7 +83,4 @@ def test_what_cannot_be_drawn_is_a_sentence(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "grid.json").write_text("{\n]")
 
-    done = CliRunner().invoke(main, ["figures", *words])
-
-    assert done.exit_code == 2, done.output
-    assert sentence in done.stderr
+    assert sentence in refused("figures", *words)

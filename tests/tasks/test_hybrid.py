@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import done, run
 from world import WORDS
 
 import m2dr
-from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, Query
 from m2dr.core.requests import Bm25Request, EvaluateRequest, IndexRequest, SearchRequest
@@ -105,17 +104,14 @@ def test_the_command_line(index: m2dr.Index) -> None:
     hits = index.search(QUERY, k=3, hybrid=0.4).hits
 
     for given in (("--hybrid", QUERY), ("--hybrid", ".4", QUERY), (QUERY, "--hybrid")):
-        table = json.loads(CliRunner().invoke(main, [*words, *given, "--json"]).stdout)
+        table = json.loads(done(*words, *given, "--json"))
         scores = [hit["score"] for hit in table["hits"]]
         assert scores == pytest.approx([hit.score for hit in hits], abs=1e-3)
         assert table["hits"][0]["bm25_score"] == pytest.approx(hits[0].bm25_score)
-    shown = CliRunner().invoke(main, [*words, "--hybrid", ".3", QUERY])
+    shown = run(*words, "--hybrid", ".3", QUERY)
     assert f"BM25 {hits[0].bm25_score:.2f})" in shown.stdout
     assert "BM25 of weight 0.3" in shown.stderr
-    assert (
-        "1.5 is not from 0 to 1"
-        in CliRunner().invoke(main, [*words, "--hybrid", "1.5", QUERY]).stderr
-    )
+    assert "1.5 is not from 0 to 1" in run(*words, "--hybrid", "1.5", QUERY).stderr
 
 
 def test_a_weight_of_one_is_bm25(tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path) -> None:
@@ -142,9 +138,9 @@ def test_a_weight_of_one_is_bm25(tiny_backbone: Path, tiny_corpus: Path, tmp_pat
         for costs in report.costs:
             assert "BM25 of weight 0.3" in costs.machine
             assert costs.cells[Cut(4, 8)].bytes_per_document > 4 * 8
-            read = ("--quality", "90%", "--hybrid", ".3")
-            picked = CliRunner().invoke(main, ["pick", str(report.folder / "tiny-bert"), *read])
-            assert picked.stdout.startswith("L4D8: ")
+            words_too = ("--quality", "90%", "--hybrid", ".3")
+            picked = done("pick", report.folder / "tiny-bert", *words_too)
+            assert picked.startswith("L4D8: ")
         grid = read_run(report.folder / name / "runs" / "L4D8.trec")
         searcher = Searcher(SearchRequest(dim=8, hybrid=weight, **asked, **FP32))
         mine = searcher.run([Query(query.id, query.text) for query in queries], 1000)

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import done, run
 from numpy.typing import NDArray
 from trec import trec_eval
 
 import m2dr
-from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.data.qrels import read_judgements
 from m2dr.evaluate.grid import read_grid
@@ -30,12 +29,6 @@ def cosines(queries: Floats, documents: NDArray[np.generic], dim: int) -> Floats
     left, right = queries[:, :dim], documents.astype(np.float64)[:, :dim]
     left = left / np.linalg.norm(left, axis=1, keepdims=True)
     return left @ (right / np.linalg.norm(right, axis=1, keepdims=True)).T
-
-
-def done(*words: object) -> str:
-    found = CliRunner().invoke(main, [str(word) for word in words])
-    assert found.exit_code == 0, found.output
-    return found.output
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +80,10 @@ def test_queries_of_layer_0_rank_documents_of_any_layer_as_numpy_does(
         WordTable.open(place / "model").embed(TEXTS).astype(float), store.rows(range(40)), dim
     )
 
-    told = done(
+    told = run(
         "search", *ASKED[:4], "--query-layer", "0", "--document-layer", documents, "--dim", dim,
         "--exits", "model", "--topics", topics, "--run", "found.trec", "-k", "40",
-    )  # fmt: skip
+    ).output  # fmt: skip
 
     assert f"(layer {documents}), queries at L0D{dim} of model" in told
     assert ("Documents come from layer 0" in told) == (documents == 0)

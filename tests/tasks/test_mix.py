@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import done, run
 from world import WORDS, make_model
 
 import m2dr
-from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
@@ -88,7 +87,7 @@ def test_the_command_line_says_so(index: m2dr.Index) -> None:
     best = index.search(QUERY, k=1, query_mix=0.5).hits[0]
 
     for given in (("--query-mix", QUERY), ("--query-mix", ".5", QUERY)):
-        shown = CliRunner().invoke(main, [*words, *given])
+        shown = run(*words, *given)
         assert "words of weight 0.5 in the queries" in shown.stderr
         assert best.docid in shown.stdout
 
@@ -129,5 +128,4 @@ def test_a_mixed_grid_has_the_rankings_of_a_search(
     (costs,) = report.costs
     assert "words of weight 0.5 in the queries" in costs.machine
     assert costs.cells[Cut(4, 8)].parameters > costs.cells[Cut(2, 8)].parameters
-    picked = CliRunner().invoke(main, ["pick", str(report.folder / "model"), "--query-mix"])
-    assert picked.exit_code == 0, picked.output
+    done("pick", report.folder / "model", "--query-mix")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import done, refused
 from hub_server import TOKEN, Hub, running_hub
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
@@ -18,7 +18,6 @@ from shell import COMMAND, ENVIRONMENT
 from world import make_backbone, make_model
 
 import m2dr
-from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.evaluate.grid import read_grid
 from m2dr.model.card import BEGIN, END
@@ -46,12 +45,6 @@ np.savez(sys.argv[2], **found)
 """
 
 
-def run(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(main, list(map(str, words)))
-    assert done.exit_code == code, done.output
-    return done.output
-
-
 # Exports
 
 
@@ -59,14 +52,14 @@ def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
     tiny_fitted: Path, tmp_path: Path
 ) -> None:
     for name in ("onnx", "openvino"):
-        out = run(
+        out = done(
             "export", tiny_fitted, "--cut", "L2D8", "--format", name, "--out", tmp_path / name
         )
         assert "L2D8 encodes queries, and finds documents of L4D8" in out
     file, folders = tmp_path / "found.npz", [str(tmp_path / name) for name in ("onnx", "openvino")]
     line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    ended = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
     encoder = m2dr.Encoder.from_pretrained(tiny_fitted, 2, 8, device="cpu", dtype="fp32")
     for name in ("onnx", "openvino"):
         together, alone = np.load(file)[name]
@@ -80,7 +73,7 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     grid = m2dr.evaluate(tiny_fitted, str(tiny_corpus), layers=[2, 4], dims=[8, 32])
-    out = run("export", tiny_fitted, "--cut", "L2D8", "--out", "small")
+    out = done("export", tiny_fitted, "--cut", "L2D8", "--out", "small")
     value = grid.values("nDCG@10")
     mine, full = (next(v for c, v in value.items() if str(c) == n) for n in ("L2D8", "L4D32"))
     assert f"nDCG@10 {mine:.4f}, {full:.4f} of L4D32" in out
@@ -88,13 +81,12 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
         page = Path("small", "README.md").read_text()
         assert re.search(rf"nDCG@10 of .* \| {mine:.4f} \| {full:.4f} \|", page)
         assert "| bytes of a document in an index | 32 | 128 |" in page
-        run("card", "small")
+        done("card", "small")
     small = m2dr.Encoder.from_pretrained("small", device="cpu")
     index = m2dr.Index.build(small, str(tiny_corpus), dims=[8])
     assert len(index.search("open the file", k=3).hits) == 3
-    assert "neither fitted nor trained" in run(
-        "export", "small", "--cut", "L1D8", "--out", "o", code=2
-    )
+    told = refused("export", "small", "--cut", "L1D8", "--out", "o")
+    assert "neither fitted nor trained" in told
 
 
 @pytest.mark.usefixtures("exits_of_few")
@@ -105,21 +97,21 @@ def test_exits_of_an_index_are_exported(
     model = m2dr.Encoder.from_pretrained(tiny_backbone, device="cpu", dtype="fp32")
     m2dr.Index.build(model, str(tiny_corpus), dims=[32])
     (exits,) = Path("indexes").glob("*/*/exits")
-    run("export", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
+    done("export", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
     encoder, tokenizer = load(tiny_backbone, exits=exits)
     expected = embed_texts(encoder, tokenizer, TEXTS, "query", (2,))[0][:, :8]
     again = m2dr.Encoder.from_pretrained("small", device="cpu", dtype="fp32")
     if again.card.similarity == "cosine":
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(again.encode_queries(TEXTS), expected, atol=1e-5)
-    run("export", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
+    done("export", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
     assert "documents of the index of" in Path("table", "README.md").read_text()
-    error = run("export", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o", code=2)
+    error = refused("export", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o")
     assert "exits below the last layer" in error
 
 
 def test_layer_0_is_exported_as_words(tiny_fitted: Path, tmp_path: Path) -> None:
-    out = run("export", tiny_fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "words")
+    out = done("export", tiny_fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "words")
     block = re.search(r"```python\n(.*?)```", (tmp_path / "words" / "README.md").read_text(), re.S)
     assert block is not None
     names: dict[str, np.ndarray] = {}
@@ -148,7 +140,7 @@ def evaluated(
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         for corpus in ("scifact", tiny_corpus):
-            run(
+            done(
                 "evaluate", "retrieval", "--corpus", corpus, "--model", "models/own", "--model",
                 "models/other", "--dims", "8,32", "--device", "cpu",
             )  # fmt: skip
@@ -165,7 +157,7 @@ def place(evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.mark.usefixtures("place")
 def test_the_tables_of_the_card_hold_the_grid() -> None:
     shutil.move("models/own", "models/renamed")
-    out = run("card", "models/renamed", "--results", "results")
+    out = done("card", "models/renamed", "--results", "results")
     text = ModelCard.load("models/renamed/README.md").text
     html = MarkdownIt("commonmark").enable("table").render(text)
     for corpus in ("scifact", "tiny"):
@@ -196,14 +188,14 @@ def test_what_a_person_wrote_is_kept() -> None:
         .replace("A dual encoder", "This sentence was changed and is not kept. A dual encoder")
     )
     for _ in range(2):
-        run("card", "models/own")
+        done("card", "models/own")
     card = ModelCard.load(path)
     assert card.text.count(f"{BEGIN}\n{mine}{END}") == 1
     assert (card.data.license, card.data.language) == ("mit", ["en"])
     assert card.data.tags.count("shops") == card.data.tags.count("m2dr") == 1
     assert "This sentence was changed" not in card.text
     path.write_text(own := "---\nlicense: mit\n---\n# Somebody's own card\n")
-    assert "would be lost" in run("card", "models/own", code=2)
+    assert "would be lost" in refused("card", "models/own")
     assert path.read_text() == own
 
 
@@ -212,12 +204,12 @@ def test_results_of_other_models_are_not_shown() -> None:
     shutil.copytree("models/own", "models/twin")  # other vectors, of the same weights
     path = Path("models/twin/m2dr.json")
     path.write_text(path.read_text().replace('"dot"', '"cosine"'))
-    error = run("card", "models/twin", "--results", "results/tiny", code=2)
+    error = refused("card", "models/twin", "--results", "results/tiny")
     assert "none of models/twin as it is now" in error
-    assert "tiny test" not in run("card", "models/twin")
+    assert "tiny test" not in done("card", "models/twin")
     shutil.rmtree("results")
-    assert "without results" in run("card", "models/own")
-    assert "is no model that m2dr wrote" in run("card", "backbone", code=2)
+    assert "without results" in done("card", "models/own")
+    assert "is no model that m2dr wrote" in refused("card", "backbone")
 
 
 # Uploads
