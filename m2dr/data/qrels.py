@@ -1,7 +1,8 @@
 """Files of judgements (qrels), with three columns as in BEIR or four as in TREC, and of queries."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from functools import partial
 from pathlib import Path
 
 from m2dr.core.errors import UserError
@@ -31,11 +32,7 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
     Raises:
         UserError: a line is malformed.
     """
-    if (
-        tables.is_hub(path)
-        or path.is_dir()
-        or tables.suffix_of(path) in (*tables.ARROW, ".csv", ".jsonl")
-    ):
+    if tables.is_named(path, ".csv"):
         yield from tables.parsed(
             path, lambda row: _judgement(*(row[tables.column(row, n)] for n in JUDGED))
         )
@@ -88,11 +85,7 @@ def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQ
 
 def find_queries(path: Path, wanted: Set[str]) -> dict[str, Query]:
     """Return the wanted queries of a table by id, in file order; two of one id are refused."""
-    found: dict[str, Query] = {}
-    for query in tables.parsed(path, query_of):
-        if query.id in wanted and found.setdefault(query.id, query) is not query:
-            raise UserError(f"{path} holds two queries of the id {query.id!r}.")
-    return found
+    return _by_id(path, (query for query in tables.parsed(path, query_of) if query.id in wanted))
 
 
 def read_topics(path: Path) -> list[Query]:
@@ -103,17 +96,21 @@ def read_topics(path: Path) -> list[Query]:
     """
     named = tables.has_header(path, QUERY_IDS) or tables.has_header(path, QUERY_TEXTS[:1])
     names = () if named else ("_id", "text")
-    queries: dict[str, Query] = {}
-    for query in tables.parsed(path, query_of, names):
-        tables.text_of(query.text, f"the text of query {query.id!r}")
-        if queries.setdefault(query.id, query) is not query:
-            raise UserError(f"{path} holds two queries of the id {query.id!r}.")
+    queries = _by_id(path, tables.parsed(path, partial(query_of, empty=False), names))
     if not queries:
         raise UserError(f"{path} holds no queries.")
     return list(queries.values())
 
 
-def query_of(row: tables.Row) -> Query:
-    """Return the query of a row with an id and a text, which may be empty."""
-    text = tables.text_of(row[tables.column(row, QUERY_TEXTS)], "the text", empty=True)
+def _by_id(path: Path, queries: Iterable[Query]) -> dict[str, Query]:
+    found: dict[str, Query] = {}
+    for query in queries:
+        if found.setdefault(query.id, query) is not query:
+            raise UserError(f"{path} holds two queries of the id {query.id!r}.")
+    return found
+
+
+def query_of(row: tables.Row, empty: bool = True) -> Query:
+    """Return the query of a row with an id and a text."""
+    text = tables.text_of(row[tables.column(row, QUERY_TEXTS)], "the text", empty)
     return Query(tables.id_of(row[tables.column(row, QUERY_IDS)]), text)

@@ -225,11 +225,14 @@ def columns_of(path: Path) -> list[str]:
     return list(next(read_rows(path), ()))
 
 
+def is_named(path: Path, *text: str) -> bool:
+    """Return whether rows have column names by their format, or one of text with these suffixes."""
+    return is_hub(path) or path.is_dir() or suffix_of(path) in (*ARROW, ".jsonl", ".json", *text)
+
+
 def has_header(path: Path, known: Collection[str]) -> bool:
     """Return whether rows have column names: of a text file, one of `known` in the first line."""
-    if is_hub(path) or path.is_dir() or suffix_of(path) in (*ARROW, ".jsonl", ".json"):
-        return True
-    return not set(known).isdisjoint(header_of(path))
+    return is_named(path) or not set(known).isdisjoint(header_of(path))
 
 
 def header_of(path: Path) -> list[str]:

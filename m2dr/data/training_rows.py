@@ -465,12 +465,7 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
         UserError: the file cannot be read or is empty, or a line is malformed.
     """
     scores: Iterator[TeacherScore]
-    named = (
-        tables.is_hub(path)
-        or path.is_dir()
-        or tables.suffix_of(path) in (*tables.ARROW, ".jsonl", ".json", ".csv")
-    )
-    if named or tables.first_line(path).startswith("{"):
+    if tables.is_named(path, ".csv") or tables.first_line(path).startswith("{"):
         scores = chain.from_iterable(tables.parsed(path, _of_row))
     else:
         scores = _of_columns(path)
