@@ -40,6 +40,7 @@ SETTINGS: dict[str, tuple[dict[str, int], ...]] = {
     "int8": ({"rescore": 2},),
     "ivf": ({"nprobe": 8}, {"nprobe": 64}),
     "hnsw": ({"efSearch": 16}, {"efSearch": 256}),
+    **{name: ({"rescore": 0},) for name in ("bits4", "bits2", "bits1")},
     "pq": ({"rescore": 10},),
     "opq": ({"rescore": 10},),
     "ivf-pq": ({"rescore": 10},),

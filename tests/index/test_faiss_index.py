@@ -124,6 +124,23 @@ def test_a_corpus_of_a_few_documents_is_no_trouble(
     assert [len(ranking.docids) for ranking in ranked.values()] == [documents] * 5
 
 
+def test_more_bits_and_rescoring_find_more(build, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).normal(size=(2000, 61)).astype(np.float32)
+    store = build(tmp_path / "layer-06", vectors, shard_rows=2000)
+    queries = vectors[:50] + np.random.default_rng(4).normal(size=(50, 61)).astype(np.float32)
+    whole = open_index(build_index(store, 61)).search(queries, 10)[1]
+
+    def recall(engine: str, params: dict[str, int]) -> float:
+        rows = open_index(build_index(store, 61, engine), store, params).search(queries, 10)[1]
+        return float(np.mean([np.isin(a, b).mean() for a, b in zip(rows, whole, strict=True)]))
+
+    one, two, four = (recall(f"bits{bits}", {"rescore": 0}) for bits in (1, 2, 4))
+    assert one < two < four
+    assert recall("bits1", {}) > 0.8
+    assert recall("bits2", {}) > 0.98
+    assert recall("bits4", {}) > 0.99
+
+
 def test_distance_is_refused_where_it_ranks_otherwise(build, tmp_path: Path) -> None:
     store = build(tmp_path, np.ones((3, 8), np.float32), similarity="dot")
 
