@@ -56,6 +56,7 @@ def test_the_grid_is_that_of_the_command(
     assert set(grid.cells) == {Cut(layer, dim) for layer in (2, 4) for dim in (8, 32)}
     assert "nDCG@10 on tiny test" in str(grid)
     assert {"grid.json", "grid.csv"} <= {path.name for path in grid.folder.iterdir()}
+    assert any(path.suffix == ".png" for path in grid.folder.parent.iterdir())
 
 
 def test_a_figure_is_drawn(grid: EvaluatedGrid, tmp_path: Path) -> None:

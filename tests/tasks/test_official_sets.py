@@ -23,7 +23,6 @@ from m2dr.data.training_rows import Groups
 from m2dr.evaluate.grid import read_grid, read_scores
 from m2dr.evaluate.runs import read_run
 from m2dr.model import checkpoint
-from m2dr.tasks import evaluate as verb
 from m2dr.tasks.evaluate import EvaluateReport, evaluate
 from m2dr.tasks.mine import mine
 from m2dr.tasks.training_data import open_training_data
@@ -140,7 +139,6 @@ def place(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("M2DR_DATA", raising=False)
     shutil.copytree(tiny_backbone, tmp_path / "model")
-    monkeypatch.setattr(verb, "quality_over_dims", lambda *_: None)  # figures take most of the time
     return tmp_path
 
 
