@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -195,20 +194,6 @@ def test_saved_cut(layers: int, prompted: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(model.encode_documents(WORDS), expected, atol=1e-5)
     with pytest.raises(UserError, match="is not empty"):
         model.save_pretrained(folder, force=True)
-
-
-def test_threads(prompted: Path) -> None:
-    model = m2dr.Encoder(prompted, dim=8, **FP32)
-    queries, documents = model.encode_queries(TEXTS), model.encode_documents(TEXTS)
-
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(model.encode_queries, TEXTS) for _ in range(8)]
-        told = [pool.submit(model.encode_documents, TEXTS) for _ in range(8)]
-
-    for future in asked:
-        np.testing.assert_allclose(future.result(), queries, atol=1e-6)
-    for future in told:
-        np.testing.assert_allclose(future.result(), documents, atol=1e-6)
 
 
 def test_revision(prompted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shell import m2dr as run
 from world import TEXT, WORDS, make_model
 
 import m2dr
@@ -53,20 +52,6 @@ def test_cut_of_the_encoder_is_the_default(model: m2dr.Encoder, tmp_path: Path) 
     assert index.searcher().cut == Cut(2, 8)
     scores = cut.similarity(cut.encode_queries(TEXT), cut.encode_documents(DOCUMENTS))[0]
     assert index.search(TEXT, k=1).hits[0].docid == f"d{scores.argmax()}"
-
-
-def test_strings_are_numbered(model: m2dr.Encoder, tmp_path: Path) -> None:
-    texts = [one["text"] for one in DOCUMENTS]
-
-    index = m2dr.Index.build(model.name, iter(texts), name="mine", folder=tmp_path / "indexes")
-
-    best = index.search(texts[3], k=1).hits[0]
-    done = run(
-        "search", texts[3], "--corpus", "indexes/mine", "--model", model.name, "-k", "1",
-        cwd=tmp_path,
-    )  # fmt: skip
-    assert best.docid in {str(number) for number in range(9)}
-    assert f"  {best.docid}\n" in done.stdout, done.stderr
 
 
 def test_built_again(

@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 from commands import done, run
 from numpy.typing import NDArray
-from trec import trec_eval
 
 import m2dr
-from m2dr.core.records import Cut
-from m2dr.data.qrels import read_judgements
-from m2dr.evaluate.grid import read_grid
 from m2dr.evaluate.runs import read_run
 from m2dr.index.manifest import stored_layers
 from m2dr.index.store import open_store
@@ -92,30 +88,6 @@ def test_queries_of_layer_0_rank_documents_of_any_layer_as_numpy_does(
         ranking = found[str(row)]
         places = [store.docids.index(docid) for docid in ranking.docids]
         np.testing.assert_allclose(ranking.scores, scores[places], atol=2e-6)
-
-
-def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: Path) -> None:
-    told = done(
-        "evaluate", "retrieval", *ASKED, "--dims", "8,32", "--measure", "nDCG@10", "--runs", "all",
-        "--out", "row-0",
-    )  # fmt: skip
-
-    folder = place / "row-0" / "tiny" / "test" / "model"
-    grid = read_grid(folder / "grid.json")
-    assert (grid.layers, grid.dims) == ((0, 1, 2, 3, 4), (8, 32))
-    assert "\n    0  " in told
-    judged: dict[str, dict[str, int]] = {}
-    for one in read_judgements(place / "tiny" / "qrels" / "test.tsv"):
-        judged.setdefault(one.query_id, {})[one.document_id] = one.relevance
-    for dim in (8, 32):
-        rankings = read_run(folder / "runs" / f"L0D{dim}.trec").rankings
-        found = {
-            query: dict(zip(one.docids, one.scores, strict=True)) for query, one in rankings.items()
-        }
-        measured = trec_eval(found, judged, ["ndcg_cut_10"])
-        mean = np.mean([values["ndcg_cut_10"] for values in measured.values()])
-        assert grid.cells[Cut(0, dim)]["nDCG@10"] == pytest.approx(mean, abs=1e-6)
-    assert "0,8,nDCG@10" in (folder / "grid.csv").read_text()
 
 
 def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> None:

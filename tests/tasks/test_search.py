@@ -9,7 +9,6 @@ import pytest
 
 import m2dr
 from m2dr.core.errors import UserError
-from m2dr.core.records import Query
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.tasks import search as verb
 from m2dr.tasks.index import index_corpus
@@ -88,20 +87,6 @@ def test_the_folder_of_an_index_is_enough_to_search_it(
     index = m2dr.open_index(copy, corpus=str(tmp_path / "gone"))
     with pytest.raises(UserError, match="There is no data set"):
         _ = index.search(TEXTS[0]).hits[0].text
-
-
-def test_the_exact_engine_ranks_as_flat_does(asked: dict[str, object]) -> None:
-    runs = [
-        Searcher(SearchRequest(query_layer=4, dim=8, engine=engine, **asked)).run(
-            [Query(text, text) for text in TEXTS], 40
-        )
-        for engine in ("flat", "exact")
-    ]
-
-    for name, flat in runs[0].rankings.items():
-        exact = runs[1].rankings[name]
-        assert exact.docids == flat.docids
-        np.testing.assert_allclose(exact.scores, flat.scores, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
