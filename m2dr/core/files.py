@@ -73,7 +73,8 @@ def read_optional_object(path: Path, hints: Mapping[str, object]) -> dict[str, A
 
 def write_json(path: Path, value: object, **options: bool) -> None:
     """Write a value as indented JSON, atomically; the options are those of `json.dumps`."""
-    write_text(path, json.dumps(value, indent=2, **options) + "\n")  # type: ignore[arg-type]
+    text = json.dumps(value, indent=2, default=msgspec.to_builtins, **options)  # type: ignore[arg-type]
+    write_text(path, f"{text}\n")
 
 
 def json_sha256(value: object, sort_keys: bool = True) -> str:

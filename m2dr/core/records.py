@@ -7,31 +7,36 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any, Literal, cast, get_args
 
+import msgspec
+
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.variants import DocumentLayer
 
+F32 = "f32"  # the code of vectors as a flat index has them
 
-@dataclass(frozen=True, order=True)
-class Cut:
+
+class Cut(msgspec.Struct, frozen=True, order=True, omit_defaults=True, repr_omit_defaults=True):
     """The first `layer` transformer layers and the first `dim` dims of the embedding.
 
     `layer` counts transformer layers: 12 is all of BERT-base. Layer 0 runs none of them; it is the
     words alone, of a fitted model. The two numbers mean the same in every option, manifest
-    and file name.
+    and file name. In grids and costs a cut also has the code of the documents, as `m2dr evaluate
+    retrieval --codes` names it.
 
-    >>> str(Cut(layer=4, dim=128)), str(Cut(layer=0, dim=64))
-    ('L4D128', 'L0D64')
+    >>> str(Cut(layer=4, dim=128)), str(Cut(layer=0, dim=64, code="int8"))
+    ('L4D128', 'L0D64-int8')
     """
 
     layer: int
     dim: int
+    code: str = F32
 
     def __post_init__(self) -> None:
         if self.layer < 0 or self.dim < 1:
             raise UserError(f"A cut has a layer from 0 and a dim from 1, not {self}.")
 
     def __str__(self) -> str:
-        return f"L{self.layer}D{self.dim}"
+        return f"L{self.layer}D{self.dim}" + f"-{self.code}" * (self.code != F32)
 
     @classmethod
     def parse(cls, word: str) -> "Cut":
@@ -40,10 +45,10 @@ class Cut:
         >>> Cut.parse("L4D128"), Cut.parse("L0D64")
         (Cut(layer=4, dim=128), Cut(layer=0, dim=64))
         """
-        found = re.fullmatch(r"L(\d+)D(\d+)", word)
+        found = re.fullmatch(r"L(\d+)D(\d+)(?:-(\S+))?", word)
         if not found:
             raise UserError(f"{word!r} is no cut; layer 4 and dim 128 are written L4D128.")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(found[1]), int(found[2]), found[3] or F32)
 
 
 def is_ready(cut: Cut, cuts: Iterable[Cut]) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Run, Similarity
+from m2dr.core.records import F32, Run, Similarity
 from m2dr.index.faiss import load_faiss
 from m2dr.index.filters import Filter
 from m2dr.index.searchable import Docids, Rows, Scores, Searchable, hits_of, run_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 Longs = NDArray[np.int64]
 Blocks = Iterable[tuple[int, Any]]  # the row at which it begins, and vectors: an array or a tensor
+Decode = Callable[[Floats], NDArray[np.float32]]  # what a code leaves of vectors
 
 KEPT_BYTES = 2**27  # prefixes that take no more, as float32, stay in memory between queries
 FEW = 64  # queries whose product with a tile is too short to be one matrix product
@@ -47,6 +48,7 @@ LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
 NOTHING = np.iinfo(np.int64).min  # below every key; its score is not a number
 # Squares below lose digits in float32, and above they overflow: such sums are made in float64.
 _SMALL, _LARGE = 1e-24, 1e36
+_NO_CODES: Mapping[tuple[int, str], Decode] = {}
 
 
 class ExactIndex(Searchable):
@@ -111,10 +113,10 @@ class ExactIndex(Searchable):
             widened = self.store.manifest.dtype == "int8" or self._rows is not None
             blocks = self._blocks if widened else lambda: self._views
             scan = partial(scan, similarity=self._similarity, inverse=self._inverse)
-            return scan(queries, blocks)[self.dim]
+            return scan([queries], blocks)[0][self.dim, F32]
         prepared, kept = prefixes(queries, self.dim, self._similarity), self._kept
         if self.device != "cpu" or len(prepared) > FEW or not k or not len(prepared):
-            return scan(prepared, lambda: [(0, kept)], similarity="dot")[self.dim]
+            return scan([prepared], lambda: [(0, kept)], similarity="dot")[0][self.dim, F32]
         faiss = load_faiss()
         scores, rows = faiss.knn(prepared, kept, k, faiss.METRIC_INNER_PRODUCT)
         return scores, rows
@@ -200,13 +202,77 @@ def prefix_top_k(
         UserError: a dim does not fit the vectors, a query or a score is not finite, or k is
             below 1.
     """
+    scanned = grid_top_k([queries], documents, dims, k, similarity, device, places, progress)
+    return {dim: hits for (dim, _), hits in scanned[0].items()}
+
+
+def grid_top_k(
+    queries: Sequence["Vectors"],
+    documents: Store | Floats,
+    dims: Iterable[int],
+    k: int,
+    similarity: Similarity,
+    device: str = "cpu",
+    places: Longs | None = None,
+    progress: Callable[[int], None] | None = None,
+    codes: Mapping[tuple[int, str], Decode] = _NO_CODES,
+) -> list[dict[tuple[int, str], tuple[Scores, Rows]]]:
+    """Search for several sets of queries by each prefix and code, in one pass over the documents.
+
+    Args:
+        queries: sets [Q, H], such as those of several layers, all of one Q.
+        documents: as `prefix_top_k` takes them.
+        dims: of the documents as they are; none where `codes` has some.
+        k: documents per query.
+        similarity: as `prefix_top_k` takes it.
+        device: where the products are computed, as torch names it.
+        places: as `prefix_top_k` takes them.
+        progress: as `prefix_top_k` takes it.
+        codes: dim and name -> what a code leaves of vectors [n, H]: [n, dim], normalised where the
+            similarity is cosine.
+
+    Returns:
+        Per set, dim and code scores and rows, [Q, min(k, N)], best first; without a code, `f32`.
+
+    Raises:
+        UserError: as `prefix_top_k` raises.
+    """
     check_depth(k)
     wanted = tuple(sorted(set(dims)))
-    if not wanted or wanted[0] < 1:
-        raise UserError(f"Dims {list(wanted)} were asked for. Name at least one, none below 1.")
+    widths = sorted({*wanted, *(dim for dim, _ in codes)})
+    if not widths or widths[0] < 1:
+        raise UserError(f"Dims {widths} were asked for. Name at least one, none below 1.")
     count = documents.documents if isinstance(documents, Store) else len(documents)
-    asked, blocks = _queries(queries, wanted[-1]), partial(_blocks, documents)
-    return _scan(asked, blocks, count, wanted, k, similarity, device, places, progress)
+    asked, blocks = [_queries(own, widths[-1]) for own in queries], partial(_blocks, documents)
+    return _scan(asked, blocks, count, wanted, k, similarity, device, places, progress, codes=codes)
+
+
+def scores_of(
+    queries: Sequence[Floats],
+    rows: Sequence[Rows],
+    documents: Store,
+    dim: int,
+    similarity: Similarity,
+) -> list[Scores]:
+    """Return the scores of some documents, whose vectors are read once for all sets of queries.
+
+    Args:
+        queries: sets [Q, H].
+        rows: of each set, the documents of its queries, [Q, n].
+        documents: the store.
+        dim: of the prefix.
+        similarity: as `prefix_top_k` takes it.
+    """
+    prepared = [prefixes(each, dim, similarity) for each in queries]
+    scores = np.empty((len(rows), *rows[0].shape), np.float32)
+    for start in range(0, len(prepared[0]), FEW):
+        part = slice(start, start + FEW)
+        unique, at = np.unique(np.stack([each[part] for each in rows]), return_inverse=True)
+        vectors = prefixes(documents.rows(unique), dim, similarity)
+        for own, each, out in zip(at, prepared, scores, strict=True):
+            # einsum rounds a vector alike wherever it lies, so copies of a document tie.
+            out[part] = np.einsum("qnd,qd->qn", vectors[own], each[part], dtype=np.float64)
+    return list(scores)
 
 
 def prefix_runs(
@@ -252,7 +318,7 @@ def _queries(queries: Floats, dim: int) -> NDArray[np.float32]:
 
 
 def _scan(
-    queries: NDArray[np.float32],
+    sets: Sequence[NDArray[np.float32]],
     blocks: Callable[[], Blocks],
     documents: int,
     dims: Sequence[int],
@@ -262,65 +328,85 @@ def _scan(
     places: Longs | None = None,
     progress: Callable[[int], None] | None = None,
     inverse: NDArray[np.float32] | None = None,
-) -> dict[int, tuple[Scores, Rows]]:
-    """Compare queries [Q, H], not normalised, with N documents; the rest as for `prefix_top_k`.
+    codes: Mapping[tuple[int, str], Decode] = _NO_CODES,
+) -> list[dict[tuple[int, str], tuple[Scores, Rows]]]:
+    """Compare sets of queries [Q, H], not normalised, with N documents, as `grid_top_k` does.
 
     `inverse` [N] is one over the lengths of the prefix of a single dim, computed when None.
     """
     import torch
 
     k, kind = min(k, documents), "cpu" if device == "cpu" else "cuda"
-    keys = torch.full((len(dims), len(queries), k), NOTHING, device=device)
+    columns, queries = [*((dim, F32) for dim in dims), *codes], len(sets[0])
+    keys = torch.full((len(sets), len(columns), queries, k), NOTHING, device=device)
     by_row = torch.from_numpy(np.array([] if places is None else places, np.int64)).to(device)
     known = None if inverse is None else torch.from_numpy(inverse)[None].to(device)
-    _SCORES[kind] += len(queries) * documents * len(dims)
+    _SCORES[kind] += len(sets) * queries * documents * len(columns)
     enter = _compiled() if kind == "cpu" and _SCORES[kind] >= COMPILED_SCORES else None
     # Each thread compares tiles of its own; torch divides the product of a few queries itself.
-    threads = torch.get_num_threads() if kind == "cpu" and len(queries) > FEW else 1
-    chunks = [
-        _Chunk(part, best, dims, similarity, by_row, enter)
-        for part, best in zip(
-            torch.split(torch.from_numpy(queries).to(device), CHUNK[kind]),
-            torch.split(keys, CHUNK[kind], 1),
-            strict=True,
-        )
+    threads = torch.get_num_threads() if kind == "cpu" and queries > FEW else 1
+
+    plans: list[tuple[Decode | None, Sequence[int], Sequence[Scores], Similarity]] = [
+        (decode, (dim,), [prefixes(each, dim, similarity) for each in sets], "dot")
+        for (dim, _), decode in codes.items()
     ]
-    most = min(max(len(queries), 1), CHUNK[kind])  # queries of a chunk
+    if dims:
+        plans.insert(0, (None, dims, sets, similarity))
+    chunks, first = [], 0
+    for _, own, vectors, by in plans:
+        heaps, first = keys[:, first : first + len(own)], first + len(own)
+        chunks.append(
+            [
+                _Chunk(part, best, own, by, by_row, enter)
+                for each, heap in zip(vectors, heaps, strict=True)
+                for part, best in zip(
+                    torch.split(torch.from_numpy(each).to(device), CHUNK[kind]),
+                    torch.split(heap, CHUNK[kind], 1),
+                    strict=True,
+                )
+            ]
+        )
+    most = min(max(queries, 1), CHUNK[kind])  # queries of a chunk
     size = max(TILE_SCORES[kind] // most // 128 * 128, TILE_ROWS[kind].start)
     size = min(size, TILE_ROWS[kind].stop, -(-documents // 128) * 128)
+    width = max(dim for dim, _ in columns)
     rooms = SimpleQueue["tuple[Tensor, Tensor]"]()
     for _ in range(threads):  # every product has one shape: an edge may round copies otherwise
-        room = torch.empty(size, dims[-1], device=device)
+        room = torch.empty(size * width, device=device)
         rooms.put((room, torch.empty(most, size, device=device)))
 
     def compare(row: int, tile: "Tensor") -> int:
-        n, (wide, products) = len(tile), rooms.get()
+        n, (room, products) = len(tile), rooms.get()
         with torch.inference_mode():
-            wide[:n] = tile
-            wide[n:] = 0
-            factors = wide.new_ones(len(dims), n)
-            if known is not None:
-                factors = known[:, row : row + n]
-            elif similarity == "cosine":
-                factors = _inverse_lengths(wide[:n], dims)
-            for chunk in chunks:
-                chunk.compare(row, wide, factors, products[: len(chunk.queries)])
-        rooms.put((wide, products))
+            for (decode, own, _, by), parts in zip(plans, chunks, strict=True):
+                wide = room[: size * own[-1]].view(size, own[-1])
+                wide[:n] = torch.from_numpy(decode(tile.numpy())) if decode else tile[:, : own[-1]]
+                wide[n:] = 0
+                factors = wide.new_ones(len(own), n)
+                if known is not None:
+                    factors = known[:, row : row + n]
+                elif by == "cosine":
+                    factors = _inverse_lengths(wide[:n], own)
+                for chunk in parts:
+                    chunk.compare(row, wide, factors, products[: len(chunk.queries)])
+        rooms.put((room, products))
         return n
 
-    if k and len(queries):
+    if k and queries:
         with _full_precision():
-            for n in _in_threads(threads, compare, _tiles(blocks(), size, dims[-1])):
+            for n in _in_threads(threads, compare, _tiles(blocks(), size, width)):
                 if progress:
                     progress(n)
-    best = keys.sort(dim=2, descending=True).values.cpu().numpy()
     row_of = None if places is None else np.argsort(places)
-    hits = {}
-    for dim, own in zip(dims, best, strict=True):
-        low = own & LOW
-        bits = _flipped((own >> 32).astype(np.int32))
-        hits[dim] = bits.view(np.float32), LOW - low if row_of is None else row_of[low]
-    return hits
+    results = []
+    for own in keys:
+        best = own.sort(dim=2, descending=True).values.cpu().numpy()
+        low, bits = best & LOW, _flipped((best >> 32).astype(np.int32))
+        rows = LOW - low if row_of is None else row_of[low]
+        results.append(
+            dict(zip(columns, zip(bits.view(np.float32), rows, strict=True), strict=True))
+        )
+    return results
 
 
 def _tiles(blocks: Blocks, size: int, dim: int) -> "Iterator[tuple[int, Tensor]]":
