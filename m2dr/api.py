@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from m2dr.core import requests
 from m2dr.core.errors import UserError
-from m2dr.core.records import PRETRAINED
+from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
 from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, request_of, takes
 from m2dr.data.memory import Columns, name_of_data
@@ -291,12 +291,15 @@ class EvaluatedGrid(Grid):
         return text_tables([self])
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return a row per cut, with the columns layer and dim and one for each measure."""
+        """Return a row per cut: layer, dim, code where there are several, and the measures."""
         import pandas
 
-        cuts = sorted(self.cells.items())
+        coded = self.codes != (F32,)
         return pandas.DataFrame(
-            [{"layer": cut.layer, "dim": cut.dim, **values} for cut, values in cuts]
+            [
+                {"layer": c.layer, "dim": c.dim, **({"code": c.code} if coded else {}), **values}
+                for c, values in sorted(self.cells.items())
+            ]
         )
 
     def plot(self, path: Named, measure: str = "") -> Path:

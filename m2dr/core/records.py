@@ -45,10 +45,17 @@ class Cut(msgspec.Struct, frozen=True, order=True, omit_defaults=True, repr_omit
         >>> Cut.parse("L4D128"), Cut.parse("L0D64")
         (Cut(layer=4, dim=128), Cut(layer=0, dim=64))
         """
-        found = re.fullmatch(r"L(\d+)D(\d+)(?:-(\S+))?", word)
+        found = re.fullmatch(r"L(\d+)D(\d+)", word)
         if not found:
             raise UserError(f"{word!r} is no cut; layer 4 and dim 128 are written L4D128.")
-        return cls(int(found[1]), int(found[2]), found[3] or F32)
+        return cls(int(found[1]), int(found[2]))
+
+    @classmethod
+    def parse_coded(cls, word: str) -> "Cut":
+        """Return the cut that a word such as L4D128 or L4D128-int8 names."""
+        name, _, code = word.partition("-")
+        cut = cls.parse(name)
+        return cls(cut.layer, cut.dim, code or F32)
 
 
 def is_ready(cut: Cut, cuts: Iterable[Cut]) -> bool:

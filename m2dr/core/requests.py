@@ -17,7 +17,7 @@ from m2dr.core.option import (
     share,
     size,
 )
-from m2dr.core.records import Cut, Similarity
+from m2dr.core.records import F32, Cut, Similarity
 
 Dtype = Literal["f16", "f32", "int8"]  # of the vectors of a store
 Backend = Literal["local", "ray"]
@@ -458,6 +458,13 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, Blend):
     suite: str = option("", "beir13: those of its 13 public datasets that are on this machine.")
     layers: tuple[int, ...] = _layers()
     dims: tuple[int, ...] = _dims()
+    codes: tuple[str, ...] = option(
+        (F32,),
+        "Codes of the documents: f32, f16, int8 and others that engines have; with + at the end, "
+        "the best 100 are scored again by the stored vectors.",
+        "--codes",
+        "--code",
+    )
     documents: str = option(
         "trained", "Layer whose documents are searched: trained, same, last, or a number."
     )
@@ -599,7 +606,11 @@ class PickRequest(Blend):
     )
     percentile: Literal[50, 95] = option(50, "Percentile of the queries' latencies.")
     bytes_per_document: float | None = option(
-        None, "Largest size in the index, as 256 or 1KB.", read=size
+        None,
+        "Largest size in the index, as 256 or 1KB.",
+        "--bytes-per-document",
+        "--bytes",
+        read=size,
     )
     multiply_adds: float | None = option(None, "Most multiply-adds of a query, as 85M.", read=count)
     quality: float | None = option(

@@ -9,7 +9,7 @@ from typing import Any
 
 from m2dr.core.errors import counted
 from m2dr.core.files import write_text
-from m2dr.core.records import Cut
+from m2dr.core.records import F32, Cut
 from m2dr.evaluate.grid import aligned, as_json, format_score, write_cells
 from m2dr.evaluate.significance import BETTER, SAME, WORSE, Paired
 
@@ -64,10 +64,12 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """Return what the JSON file holds: a row of all statistics for each compared cut."""
+        coded = any(cut.code != F32 for cut in self.values)
         rows = [
             {
                 "layer": cut.layer,
                 "dim": cut.dim,
+                **({"code": cut.code} if coded else {}),
                 "value": self.values[cut],
                 "mark": self.mark(cut),
                 **asdict(paired),
@@ -82,8 +84,9 @@ class Comparison:
         """Return layers as rows and dims as columns; `hang` takes the place of a mark."""
         dims = sorted({cut.dim for cut in self.values})
         rows = [["layer", *(f"{dim}{hang}" for dim in dims)]]
-        for layer in sorted({cut.layer for cut in self.values}):
-            rows.append([str(layer), *(cells.get(Cut(layer, dim), f"-{hang}") for dim in dims)])
+        for layer, code in sorted({(cut.layer, cut.code) for cut in self.values}):
+            own = [cells.get(Cut(layer, dim, code), f"-{hang}") for dim in dims]
+            rows.append([f"{layer}" + f" {code}" * (code != F32), *own])
         return aligned(rows)
 
 

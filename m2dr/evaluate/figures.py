@@ -17,7 +17,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import atomic_path
 from m2dr.core.records import Cut
 from m2dr.evaluate.costs import BYTES, LATENCY, Candidate, Costs, frontier, priced
-from m2dr.evaluate.grid import Grid, format_score, require_comparable
+from m2dr.evaluate.grid import Grid, by_code, format_score, require_comparable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,6 +80,7 @@ def draw_quality_over_dims(grids: Sequence[Grid], measure: str) -> "Figure":
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
 
+    grids = by_code(grids)
     require_comparable(grids)
     dims = sorted({dim for grid in grids for dim in grid.dims})
     # Deepest first, which has the most contrast to the paper.
@@ -163,7 +164,7 @@ def draw_quality(grids: Sequence[Grid], measure: str) -> "Figure":
             not hold `measure`.
     """
     require_comparable(grids)
-    series = {grid.model: grid.values(measure) for grid in grids}
+    series = {grid.model: grid.values(measure) for grid in by_code(grids)}
     return _draw_layers(series, measure, grids[0].heading(measure))
 
 
@@ -172,9 +173,9 @@ def draw_gap_to_whole(grids: Sequence[Grid], measure: str) -> "Figure":
     require_comparable(grids)
     series = {}
     for grid in grids:
-        values = grid.values(measure)
-        full = values[max(values)]
-        series[grid.model] = {cut: value - full for cut, value in values.items()}
+        full = grid.cells[grid.full][measure]
+        for part in by_code([grid]):
+            series[part.model] = {c: value - full for c, value in part.values(measure).items()}
     title = f"Gap to the largest cut of the same model: {grids[0].heading(measure)}"
     return _draw_layers(series, f"{measure} − full model", title, zero=True)
 
@@ -186,7 +187,8 @@ def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure
         UserError: the grids are of different queries, or have no cut in common.
     """
     require_comparable(grids)
-    series = {grid.model: grid.difference(reference, measure) for grid in grids}
+    reference = by_code([reference])[0]
+    series = {grid.model: grid.difference(reference, measure) for grid in by_code(grids)}
     title = f"Gap to {reference.model}: {grids[0].heading(measure)}"
     return _draw_layers(series, f"{measure} − {reference.model}", title, zero=True)
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import starmap
 from math import fsum, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import atomic_path, read_record, write_text
-from m2dr.core.records import Cut
+from m2dr.core.records import F32, Cut
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")
@@ -82,6 +83,16 @@ class Grid:
         return tuple(sorted({cut.dim for cut in self.cells}))
 
     @property
+    def codes(self) -> tuple[str, ...]:
+        """Every code of the documents, f32 first."""
+        return tuple(sorted({cut.code for cut in self.cells}, key=lambda code: (code != F32, code)))
+
+    @property
+    def full(self) -> Cut:
+        """The largest cut, of documents in f32 where some are."""
+        return max(cut for cut in self.cells if cut.code == self.codes[0])
+
+    @property
     def measures(self) -> tuple[str, ...]:
         """The names of the measures, which all cells share."""
         return tuple(next(iter(self.cells.values())))
@@ -123,6 +134,19 @@ class Grid:
         """Return the cut with the highest value; of equal ones the smallest."""
         values = self.values(measure)
         return max(values, key=lambda cut: values[cut])
+
+
+def by_code(grids: Iterable[Grid]) -> list[Grid]:
+    """Return a grid of plain cuts for each code of a grid, named after both."""
+    return [
+        replace(
+            grid,
+            model=f"{grid.model}, {code}" if grid.codes != (F32,) else grid.model,
+            cells={Cut(c.layer, c.dim): of for c, of in grid.cells.items() if c.code == code},
+        )
+        for grid in grids
+        for code in grid.codes
+    ]
 
 
 def require_same_queries(grids: Iterable[Grid]) -> None:
@@ -184,7 +208,8 @@ def format_score(value: float) -> str:
 
 
 def text_tables(grids: Sequence[Grid], measures: Sequence[str] = ()) -> str:
-    """Return a table per measure; several models stand under each other at each layer."""
+    """Return a table per measure; models and codes stand under each other at each layer."""
+    grids = by_code(grids)
     table = text_comparison if len(grids) > 1 else lambda grids, name: text_table(grids[0], name)
     return "\n\n".join(table(grids, name) for name in measures or grids[0].measures)
 
@@ -295,12 +320,14 @@ def read_grid(path: Path) -> Grid:
 
 def write_csv(grids: Iterable[Grid], path: Path) -> None:
     """Write a CSV file with a line per model, cut and measure, values in full precision."""
-    rows: list[Sequence[str | float]] = [
-        ("model", "corpus", "split", "layer", "dim", "measure", "value")
-    ]
+    grids = list(grids)
+    coded = any(grid.codes != (F32,) for grid in grids)
+    columns = ("model", "corpus", "split", "layer", "dim", *("code",) * coded, "measure", "value")
+    rows: list[Sequence[str | float]] = [columns]
     for grid in grids:
         for cut in grid.cuts:
-            head = (grid.model, grid.corpus, grid.split, cut.layer, cut.dim)
+            place: list[str | float] = [grid.model, grid.corpus, grid.split]
+            head = [*place, cut.layer, cut.dim, *[cut.code] * coded]
             rows += [(*head, name, value) for name, value in grid.cells[cut].items()]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -325,7 +352,7 @@ def read_cells(path: Path, kind: type[T]) -> T:
     """
     try:
         table = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        cells = {Cut.parse(name): cell for name, cell in table["cells"].items()}
+        cells = {Cut.parse_coded(name): cell for name, cell in table["cells"].items()}
         return msgspec.convert({**table, "cells": cells}, kind)
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
@@ -425,7 +452,7 @@ def write_scores(
     """
     head = {
         "measures": [one.measure for one in scores],
-        "cuts": [(cut.layer, cut.dim) for cut in scores[0].cuts],
+        "cuts": [(cut.layer, cut.dim, cut.code)[: 2 + (cut.code != F32)] for cut in scores[0].cuts],
         "query_ids": scores[0].query_ids,
         "facts": facts or {},
     }
@@ -457,7 +484,7 @@ def _read_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
             raise ValueError("it is not a zip file")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             head, values = json.loads(arrays["head"].tobytes()), arrays["values"]
-        cuts = tuple(Cut(layer, dim) for layer, dim in head["cuts"])
+        cuts = tuple(starmap(Cut, head["cuts"]))
         rows = zip(head["measures"], values.astype(np.float64, casting="no"), strict=True)
         ids = tuple(head["query_ids"])
         return {name: QueryScores(name, cuts, ids, row) for name, row in rows}, head["facts"]
@@ -513,6 +540,7 @@ class LayerScoresFile:
     layer: int  # of the queries
     document_layer: int
     question: Mapping[str, object]  # all that a score depends on, fit for JSON
+    code: str = F32  # of the documents
 
     @property
     def path(self) -> Path:
@@ -523,7 +551,8 @@ class LayerScoresFile:
 
     @property
     def _stem(self) -> str:
-        return f"queries-{self.layer:02d}-documents-{self.document_layer:02d}"
+        code = f"{self.code}-" * (self.code != F32)
+        return f"{code}queries-{self.layer:02d}-documents-{self.document_layer:02d}"
 
     def read(self) -> LayerScores | None:
         """Return the scores, or None where they must be measured."""

@@ -207,7 +207,7 @@ def prefix_top_k(
 
 
 def grid_top_k(
-    queries: Sequence["Vectors"],
+    queries: Sequence[Floats],
     documents: Store | Floats,
     dims: Iterable[int],
     k: int,

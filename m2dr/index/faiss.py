@@ -723,11 +723,16 @@ def _centroids_on_gpus(index: Handle) -> Iterator[None]:
         setattr(ivf, name, before)
 
 
+def training_rows(documents: int, most: int = TRAIN_ROWS) -> Rows:
+    """Return the rows of the documents that an index learns from, drawn at random, increasing."""
+    generator = np.random.default_rng(SEED)
+    return np.sort(generator.choice(documents, min(most, documents), replace=False))
+
+
 def _sample(store: Store, dim: int, rows: int) -> Scores:
-    """Return `rows` documents at most, drawn at random, in corpus order."""
-    count = min(rows, store.documents)
-    drawn = np.sort(np.random.default_rng(SEED).choice(store.documents, count, replace=False))
-    sample = np.empty((count, dim), np.float32)
+    """Return `rows` documents at most, prepared to learn from."""
+    drawn = training_rows(store.documents, rows)
+    sample = np.empty((len(drawn), dim), np.float32)
     for start, block in store.blocks():
         first, last = np.searchsorted(drawn, (start, start + len(block)))
         picked = block[drawn[first:last] - start, :dim]

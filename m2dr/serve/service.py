@@ -17,7 +17,7 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluate.costs import bytes_per_document, search_multiply_adds
-from m2dr.evaluate.grid import GRID, PROVENANCE, Grid, read_grid, read_provenance
+from m2dr.evaluate.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.filters import FIELDS, field_types, typed
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes
@@ -501,7 +501,7 @@ def grid_table(grid: Grid) -> Table:
     measure = (*preferred, *grid.measures)[0]
     cells = [
         {"layer": cut.layer, "dim": cut.dim, "value": value}
-        for cut, value in grid.values(measure).items()
+        for cut, value in by_code([grid])[0].values(measure).items()
     ]
     return {"measure": measure, "split": grid.place, "queries": grid.queries, "cells": cells}
 

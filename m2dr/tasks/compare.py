@@ -145,7 +145,7 @@ def _baseline(
         return _run_baseline(path, grid, scores, qrels or (kept if kept.is_file() else None))
     place, at, word = against.rpartition("@")
     if at and Path(place).is_dir():
-        return _grid_baseline(Path(place), Cut.parse(word), scores)
+        return _grid_baseline(Path(place), Cut.parse_coded(word), scores)
     raise UserError(f"{against} is no folder of results, FOLDER@L6D384 or run to compare with.")
 
 

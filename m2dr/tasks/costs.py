@@ -21,10 +21,12 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import QUERY_MIX, EvaluateRequest, IndexRequest, of_queries
 from m2dr.evaluate import costs
 from m2dr.index.bm25 import BM25, Hybrid
+from m2dr.index.codes import CODES
 from m2dr.index.exit_files import fitting_exits, no_exits
-from m2dr.index.faiss import build_index, open_index
+from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.manifest import store_folder
 from m2dr.index.searchable import Ranker
+from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.checkpoint import read_card
@@ -35,7 +37,7 @@ from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import open_bm25, open_corpus
 from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, layers_by_index, through_exits
 from m2dr.tasks.index import encode_corpus
-from m2dr.tasks.rank import pairing
+from m2dr.tasks.rank import AGAIN, pairing
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
@@ -144,15 +146,16 @@ def measure_costs(
     store = encode_corpus(index, model, card, [sources[max(layers)]])[0]
     with tempfile.TemporaryDirectory(prefix="m2dr-costs-") as scratch:
         indexes = {
-            dim: open_index(build_index(store, dim, "flat", folder=Path(scratch)))
+            (dim, code): _opened(store, dim, code, Path(scratch))
             for dim in sorted({cut.dim for cut in cuts})
+            for code in request.codes
         }
-    searched: Mapping[int, Ranker] = indexes
+    searched: Mapping[tuple[int, str], Ranker] = indexes
     bm25_bytes = 0
     if request.hybrid:
         bm25 = open_bm25(store, lambda: dataset)
         bm25_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
-        searched = {dim: Hybrid(each, bm25, request.hybrid) for dim, each in indexes.items()}
+        searched = {key: Hybrid(each, bm25, request.hybrid) for key, each in indexes.items()}
     machine = "; ".join([machine, *request.notes])
     times = query_times(encoders, layers, searched, texts, rounds)
     rows = _spread(range(dataset.document_count), documents)
@@ -161,7 +164,7 @@ def measure_costs(
     lengths = encoders.lengths(texts)
     shapes = {layer: encoders.shape(layer) for layer in layers}
     cells = {}
-    for cut in cuts:
+    for cut in times:
         p50, p95 = np.percentile(times[cut], [50, 95])
         encoding = float(
             np.mean([shapes[cut.layer].encode(cut.layer, length) for length in lengths])
@@ -170,7 +173,7 @@ def measure_costs(
             latency_p50_ms=float(p50),
             latency_p95_ms=float(p95),
             documents_per_second=speeds[sources[cut.layer]],
-            bytes_per_document=costs.bytes_per_document(cut.dim) + bm25_bytes,
+            bytes_per_document=indexes[cut.dim, cut.code].faiss.sa_code_size() + bm25_bytes,
             multiply_adds=round(encoding) + costs.search_multiply_adds(store.documents, cut.dim),
             parameters=encoders.parameters(cut.layer),
         )
@@ -185,12 +188,19 @@ def measure_costs(
         documents=store.documents,
         queries=len(lengths),
         query_tokens=float(np.mean(lengths)),
-        kept="f32",  # what the flat index keeps
+        kept=", ".join(request.codes),
         machine=machine,
         cells=cells,
     )
     costs.write_costs(measured, out)
     return measured
+
+
+def _opened(store: Store, dim: int, code: str, folder: Path) -> FaissIndex:
+    """Build the engine of a code in a folder, and open it; with "+" it scores again."""
+    engine = CODES[code.removesuffix(AGAIN)]
+    rescore = {} if engine == "flat" else {"rescore": 10 * code.endswith(AGAIN)}
+    return open_index(build_index(store, dim, engine, folder=folder), store, rescore)
 
 
 def shape_of(encoder: Encoder) -> costs.Shape:
@@ -239,7 +249,7 @@ def open_encoders(
 def query_times(
     encoders: Encoders,
     layers: Iterable[int],
-    indexes: Mapping[int, Ranker],
+    indexes: Mapping[tuple[int, str], Ranker],
     texts: Sequence[str],
     rounds: int,
 ) -> dict[Cut, Floats]:
@@ -252,7 +262,7 @@ def query_times(
     Args:
         encoders: of `layers`.
         layers: of the queries.
-        indexes: by dim.
+        indexes: by dim and code.
         texts: Q queries, at least one.
         rounds: how often each query is timed.
     """
@@ -273,15 +283,18 @@ def query_times(
         if encoders.words is not None and layer in encoders.mixed:
             encoders.words.mixed(vectors, own, QUERY_MIX)
 
-    def search(dim: int, query: int) -> None:
-        indexes[dim].ranked(["query"], vectors[query : query + 1], FOUND, texts=[texts[query]])
+    def search(key: tuple[int, str], query: int) -> None:
+        indexes[key].ranked(["query"], vectors[query : query + 1], FOUND, texts=[texts[query]])
 
-    known_layers, dims = sorted(set(layers)), sorted(indexes)
-    steps = [*((encode, layer) for layer in known_layers), *((search, dim) for dim in dims)]
+    known_layers, keys = sorted(set(layers)), sorted(indexes)
+    steps: list[tuple[Callable[[Any, int], None], Any]] = [
+        *((encode, layer) for layer in known_layers),
+        *((search, key) for key in keys),
+    ]
     times = _interleaved(steps, len(texts), rounds)
     encoding = dict(zip(known_layers, times[: len(known_layers)], strict=True))
-    searching = dict(zip(dims, times[len(known_layers) :], strict=True))
-    return {Cut(n, dim): encoding[n] + searching[dim] for n in known_layers for dim in dims}
+    searching = dict(zip(keys, times[len(known_layers) :], strict=True))
+    return {Cut(n, *key): encoding[n] + searching[key] for n in known_layers for key in keys}
 
 
 def document_speeds(
@@ -319,7 +332,7 @@ def _spread(items: Sequence[T], count: int) -> list[T]:
 
 
 def _interleaved(
-    steps: Sequence[tuple[Callable[[int, int], None], int]], queries: int, rounds: int
+    steps: Sequence[tuple[Callable[[Any, int], None], Any]], queries: int, rounds: int
 ) -> Floats:
     """Return the median milliseconds of each step for each query, [steps, Q]."""
     for step, of in steps:

@@ -4,7 +4,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from m2dr.evaluate.grid import (
     write_grid,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
+from m2dr.index.codes import CODES
 from m2dr.index.exit_files import FEWEST, digest_of_exits, fitting_exits, no_exits
 from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
@@ -47,6 +48,7 @@ from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.importing import query_vectors
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import (
+    AGAIN,
     GridRanker,
     RankingTask,
     measure_grid,
@@ -148,6 +150,9 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     names = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
     if not names:
         raise UserError("No corpus was asked for; give --corpus or --suite.")
+    for name in request.codes:
+        if name.removesuffix(AGAIN) not in CODES:
+            raise UserError(f"There is no code {name!r}. {nearest(name, CODES)}")
     request = replace(request, models=request.models or (model_for(names[0], request.root),))
     sets = [collections_of(name) for name in names]
     corpora = [[_opened(request, part) for part in parts] for _, parts in sets]
@@ -299,7 +304,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         name += f".queries-of-{names_of([request.query_model])[0]}"
     if given:
         cuts += cuts_of(card, (card.layers,), request.dims)
-    layers, dims = (tuple(sorted(set(each))) for each in zip(*map(astuple, cuts), strict=True))
+    layers, dims = (tuple(sorted({getattr(c, name) for c in cuts})) for name in ("layer", "dim"))
     searched = pairing(card, layers, request.documents, by_index)
     name += searched.suffix + (f".{request.exits}-exits" if request.exits else "")
     folder = corpus.folder / (name := request.named(name))
@@ -332,7 +337,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         )
         ranker = GridRanker(
             corpus.task, model, card, stores, dims, device, where["dtype"], exits, by_index,
-            request, bm25, given,
+            request, bm25, given, request.codes,
         )  # fmt: skip
         grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")

@@ -15,6 +15,7 @@ from m2dr.evaluate.grid import (
     GRID,
     Grid,
     Provenance,
+    by_code,
     read_grid,
     read_provenance,
     require_comparable,
@@ -87,7 +88,7 @@ def _drawings(results: Sequence[ModelResult], measure: str, reference: Grid | No
             partial(figures.draw_tradeoff, grids, costs, measure, price),
         )
     yield f"{name}-models", partial(figures.draw_quality_over_dims, grids, measure)
-    for grid in grids:
+    for grid in by_code(grids):
         yield f"{name}-heat-{plain(grid.model)}", partial(figures.draw_heat_map, grid, measure)
 
 

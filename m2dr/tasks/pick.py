@@ -128,7 +128,7 @@ def pick_cut(request: PickRequest) -> Choice:
     usual = USUAL if USUAL in grid.measures else grid.measures[0]
     measure = request.measure or floor_of or usual
     values = grid.values(measure)
-    whole = max(values)
+    whole = grid.full
     if request.quality is not None:
         floor = request.quality * values[whole]
         if values[whole] <= 0:

@@ -11,7 +11,7 @@ from m2dr.core.files import error_summary, lock_folder
 from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, MeasuredCut, ModelCard
 from m2dr.core.requests import GRAPHS, RESULTS, CardRequest, ExportRequest, PushModelRequest
 from m2dr.evaluate.costs import bytes_per_document
-from m2dr.evaluate.grid import GRID
+from m2dr.evaluate.grid import GRID, by_code
 from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.encoder import parameters_of
@@ -202,7 +202,7 @@ def write_card(request: CardRequest) -> CardReport:
                 corpus=grid.corpus,
                 split=grid.split,
                 size=counted(grid.queries, grid.unit),
-                cells=grid.cells,
+                cells=by_code([grid])[0].cells,
                 notes=(*grid.notes, *grid.checks),
                 command=made.command if made else "",
             )

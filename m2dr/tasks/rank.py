@@ -5,9 +5,11 @@ Shapes: Q queries, H width, k documents of a ranking.
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,9 @@ from numpy.typing import NDArray
 
 from m2dr import __version__
 from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.files import json_sha256, remove_files
+from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Cut, Judgement, ModelCard, Query, Ranking, Run
+from m2dr.core.records import F32, Cut, Judgement, ModelCard, Query, Ranking, Run
 from m2dr.core.requests import Blend, Runs
 from m2dr.data.dataset import Dataset
 from m2dr.evaluate.checks import model_checks, query_checks, ranking_checks
@@ -34,17 +36,23 @@ from m2dr.evaluate.measures import Evaluator, Ints, RowEvaluator, drop_own, over
 from m2dr.evaluate.runs import write_qrels, write_run
 from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
 from m2dr.index.bm25 import Bm25, blended
-from m2dr.index.exact import prefix_top_k
+from m2dr.index.codes import code as learn
+from m2dr.index.exact import grid_top_k, scores_of
 from m2dr.index.exit_files import digest_of_exits
+from m2dr.index.faiss import training_rows
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.encoder import QueryEncoder, document_layer, embed_texts, label_of, through_exits
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
+AGAIN = "+"  # the end of a code whose best documents are scored again by the stored vectors
+RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10
+HITS_BYTES = 2**30  # of the rankings that one pass over the documents makes, about
 
 Floats = NDArray[np.float32]
-LayerPair = tuple[int, int]  # of the queries, of the documents
+Part = tuple[int, int, str]  # layer of the queries, layer and code of the documents
+Hits = dict[tuple[int, str], tuple[Floats, Ints]]  # dim, code -> scores and rows [Q, k]
 Keep = Callable[[Cut, Callable[[], Run]], None]  # receives a cut, and a function that makes its run
 
 
@@ -131,14 +139,16 @@ class GridRanker:
     blend: Blend = Blend()
     bm25: Bm25 | None = None  # of the documents, where it has a weight
     given: Mapping[int, Floats] = field(default_factory=dict)  # vectors of queries by layer [Q, H]
+    codes: tuple[str, ...] = (F32,)  # of the documents; with "+", then scored as they are stored
     _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
 
-    def question(self, layer: int, store: str) -> dict[str, object]:
+    def question(self, layer: int, store: str, code: str = F32) -> dict[str, object]:
         """Return all that a score depends on, but for its dim and measure.
 
         Args:
             layer: of the queries.
             store: digest of the store of the documents.
+            code: of the documents.
         """
         mix = self.blend.query_mix
         return {
@@ -153,6 +163,7 @@ class GridRanker:
             **({"exits": self._digest_of_exits} if layer in self.by_index or mix else {}),
             **({"hybrid": self.blend.hybrid, "words": self.bm25.language} if self.bm25 else {}),
             **({"query_mix": mix} if mix else {}),
+            **({"code": code} if code != F32 else {}),
             **(
                 {"queries": hashlib.sha256(self.given[layer].tobytes()).hexdigest()}
                 if layer in self.given
@@ -174,23 +185,41 @@ class GridRanker:
         """Documents of a ranking, if the corpus has as many."""
         return self._evaluator.depth or DEEPEST
 
-    def measure(
-        self, pairs: Sequence[LayerPair], keep: Keep
-    ) -> Iterator[tuple[LayerPair, LayerScores]]:
-        """Measure pairs of layers, at least one, one after the other.
+    def measure(self, parts: Collection[Part], keep: Keep) -> Iterator[tuple[Part, LayerScores]]:
+        """Measure parts of a grid, at least one; documents are read once for as many as fit.
 
-        `keep` receives each cut before its layer is yielded.
+        `keep` receives each cut before its part is yielded.
         """
         self._vectors.update(self.given)
-        self._encode({layer for layer, _ in pairs} - self._vectors.keys())
-        with progress("Ranking", len(pairs) * len(self.dims), "cuts") as advance:
-            for layer, source in pairs:
-                yield (layer, source), self._measure(layer, source, keep)
-                advance(len(self.dims))
+        self._encode({layer for layer, *_ in parts} - self._vectors.keys())
+        lacking: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for layer, source, code in parts:
+            lacking[layer, source].append(code)
+        passes: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
+        for (layer, source), names in lacking.items():
+            passes[source, tuple(names)].append(layer)
+        with progress("Ranking", len(parts) * len(self.dims), "cuts") as advance:
+            for (source, codes), layers in passes.items():
+                rankings = 8 * len(self.dims) * len(codes) * len(self.task.queries) * self.depth
+                step = max(1, HITS_BYTES // max(rankings, 1))
+                for some in (layers[start : start + step] for start in range(0, len(layers), step)):
+                    ranked = self._ranked(some, source, codes)
+                    for (layer, hits), code in product(zip(some, ranked, strict=True), codes):
+                        own = {dim: hits.pop((dim, code)) for dim in self.dims}
+                        yield (layer, source, code), self._measure(layer, source, code, own, keep)
+                        advance(len(self.dims))
 
-    def _measure(self, layer: int, source: int, keep: Keep) -> LayerScores:
+    def _measure(
+        self,
+        layer: int,
+        source: int,
+        code: str,
+        hits: Mapping[int, tuple[Floats, Ints]],
+        keep: Keep,
+    ) -> LayerScores:
         values, tied, empty = {}, {}, {}
-        for cut, rows, scores in self._ranked(layer, source):
+        for dim, (scores, rows) in hits.items():
+            cut = Cut(layer, dim, code)
             make_run = partial(self._run, source, rows, scores)
             keep(cut, make_run)
             values[cut] = self._evaluator.per_query(rows, make_run)
@@ -206,53 +235,91 @@ class GridRanker:
         }
         return LayerScores.of(self._evaluator.query_ids, values, tied, empty, facts)
 
-    def _ranked(self, layer: int, source: int) -> Iterator[tuple[Cut, Ints, Floats]]:
-        """Yield the rows and scores of every dim, both [Q, k], best first."""
-        drops = self.task.dataset.drops_own_document
-        depth = max(self.depth, HYBRID_DEPTH) if self.bm25 else self.depth
-        vectors, mix = self._vectors[layer], self.blend.query_mix
-        if mix and layer not in self.by_index and self.card.takes_words(layer, source):
-            assert self._words.words is not None, "layer 0 is words"
-            vectors = self._words.words.mixed(vectors, self._texts, mix)
-        hits = prefix_top_k(
+    def _ranked(self, layers: Sequence[int], source: int, codes: Collection[str]) -> list[Hits]:
+        """Rank documents by the queries of each layer at every dim and code, best first."""
+        store, drops = self.stores[source], self.task.dataset.drops_own_document
+        similarity, depth = self.card.similarity, self.depth
+        if self.bm25:
+            depth = max(depth, HYBRID_DEPTH)
+        plain = dict.fromkeys(code.removesuffix(AGAIN) for code in codes)
+        learnt = {}
+        if plain.keys() - {F32}:
+            documents = store.rows(training_rows(store.documents))
+            learnt = {
+                (dim, name): learn(name, dim, similarity, documents).decoded
+                for name, dim in product(plain.keys() - {F32}, self.dims)
+            }
+        again = [code for code in codes if code.endswith(AGAIN)]
+        vectors = [self._mixed(layer, source) for layer in layers]
+        ranked = grid_top_k(
             vectors,
-            self.stores[source],
-            self.dims,
-            depth + drops,
-            self.card.similarity,
+            store,
+            self.dims if F32 in plain else (),
+            (max(depth, RESCORED) if again else depth) + drops,
+            similarity,
             self.device,
             self._docid_ranks,
+            codes=learnt,
         )
-        for dim, (scores, rows) in hits.items():
-            if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
-                raise UserError(f"{invalid} queries at {Cut(layer, dim)} have no finite scores.")
-            if drops:
-                hits[dim] = drop_own(rows, scores, self._own, depth)[::-1]
-        if self.bm25:
-            self._blend(self.bm25, hits)
-        for dim in self.dims:
-            scores, rows = hits.pop(dim)
-            yield Cut(layer, dim), rows, scores
+        for dim in self.dims if again else ():
+            # BM25 stands beside all documents of a ranking, so all of these are scored again.
+            best = slice(None if self.bm25 else RESCORED + drops)
+            sets = [
+                (hits, own, name)
+                for hits, own in zip(ranked, vectors, strict=True)
+                for name in again
+            ]
+            top = [hits[dim, name.removesuffix(AGAIN)][1][:, best] for hits, _, name in sets]
+            again_scores = scores_of([own for _, own, _ in sets], top, store, dim, similarity)
+            for (hits, _, name), own in zip(sets, again_scores, strict=True):
+                hits[dim, name] = self._rescored(own, *hits[dim, name.removesuffix(AGAIN)])
+        for layer, hits in zip(layers, ranked, strict=True):
+            for (dim, name), (scores, rows) in hits.items():
+                if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
+                    cut = Cut(layer, dim, name)
+                    raise UserError(f"{invalid} queries at {cut} have no finite scores.")
+                if drops:
+                    rows, scores = drop_own(rows, scores, self._own, depth)
+                hits[dim, name] = scores[:, :depth], rows[:, :depth]
+            if self.bm25:
+                self._blend(self.bm25, hits)
+        return ranked
 
-    def _blend(self, bm25: Bm25, hits: dict[int, tuple[Floats, Ints]]) -> None:
-        """Add BM25 to rankings by vectors: scores and rows [Q, n] per dim become [Q, k]."""
+    def _mixed(self, layer: int, source: int) -> Floats:
+        """Return the vectors of queries of a layer [Q, H], with their words where that is asked."""
+        vectors, mix = self._vectors[layer], self.blend.query_mix
+        if not mix or layer in self.by_index or not self.card.takes_words(layer, source):
+            return vectors
+        assert self._words.words is not None, "layer 0 is words"
+        return self._words.words.mixed(vectors, self._texts, mix)
+
+    def _rescored(self, again: Floats, scores: Floats, rows: Ints) -> tuple[Floats, Ints]:
+        """Sort rankings [Q, k] by new scores of their best [Q, n]; the others stay behind those."""
+        rest = scores[:, again.shape[1] :]
+        lowest = again.min(axis=1, keepdims=True, initial=np.inf)
+        scores = np.hstack([again, rest + np.minimum(lowest - rest[:, :1], 0)])
+        order = np.lexsort((-self._docid_ranks[rows], -scores))
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+    def _blend(self, bm25: Bm25, hits: Hits) -> None:
+        """Add BM25 to rankings by vectors: scores and rows [Q, n] become [Q, k]."""
         k = min(self.depth, len(bm25.docids))
         shape = len(self.task.queries), k
         blends = {
-            dim: (np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)) for dim in hits
+            key: (np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)) for key in hits
         }
         for place, query in enumerate(self.task.queries):
             words = bm25.scores(query.text)
             if self.task.dataset.drops_own_document and self._own[place] >= 0:
                 words[self._own[place]] = 0
-            for dim, (by_vectors, rows) in hits.items():
+            for key, (by_vectors, rows) in hits.items():
                 kept = rows[place] >= 0
                 best, scores = blended(
                     words, by_vectors[place, kept], rows[place, kept], self.blend.hybrid, k
                 )
                 order = np.lexsort((-self._docid_ranks[best], -scores))[:k]
-                blends[dim][0][place, : len(order)] = scores[order]
-                blends[dim][1][place, : len(order)] = best[order]
+                blends[key][0][place, : len(order)] = scores[order]
+                blends[key][1][place, : len(order)] = best[order]
         hits.update(blends)
 
     def _encode(self, layers: Collection[int]) -> None:
@@ -336,7 +403,7 @@ def measure_grid(
         Interrupted: Ctrl-C; the layers measured so far are kept.
     """
     dims, measures, place = ranker.dims, ranker.measures, folder / "runs"
-    full = Cut(max(pairing.layers), max(dims))
+    full = Cut(max(pairing.layers), max(dims), (F32 if F32 in ranker.codes else ranker.codes[0]))
 
     def keeps(cut: Cut) -> bool:
         return runs == "all" or (runs == "whole" and cut == full)
@@ -347,33 +414,37 @@ def measure_grid(
             write_run(run(), place / f"{cut}.trec", tag=re.sub(r"[^\w.-]", "-", folder.name))
 
     files = {
-        pair: LayerScoresFile(
-            folder, *pair, ranker.question(pair[0], ranker.stores[pair[1]].manifest.digest)
+        (*pair, code): LayerScoresFile(
+            folder,
+            *pair,
+            ranker.question(pair[0], ranker.stores[pair[1]].manifest.digest, code),
+            code,
         )
-        for pair in pairing.layers.items()
+        for code, pair in product(ranker.codes, pairing.layers.items())
     }
-    known: dict[LayerPair, LayerScores] = {}
-    for pair, file in files.items():
-        before = None if overwrite else file.read()
-        paths = [place / f"{cut}.trec" for dim in dims if keeps(cut := Cut(pair[0], dim))]
+    known: dict[Part, LayerScores] = {}
+    for part, file in files.items():
+        before, (layer, _, code) = None if overwrite else file.read(), part
+        paths = [place / f"{cut}.trec" for dim in dims if keeps(cut := Cut(layer, dim, code))]
         if before and before.holds(dims, measures) and all(path.exists() for path in paths):
-            known[pair] = before.only(dims, measures)
-        else:
-            file.forget()
-            if place.is_dir():
-                remove_files(place, f"L{pair[0]}D*.trec")  # perhaps of other weights
+            known[part] = before.only(dims, measures)
+            continue
+        file.forget()
+        for path in place.glob(f"L{layer}D*.trec"):  # perhaps of other weights
+            if Cut.parse_coded(path.stem).code == code:
+                path.unlink()
     if known:
-        done = ", ".join(str(layer) for layer, _ in known)
+        done = ", ".join(f"{layer}" + f" in {code}" * (code != F32) for layer, _, code in known)
         say(f"{name}: layers {done} were measured before; --overwrite measures them again")
-    lacking = [pair for pair in files if pair not in known]
+    lacking = [part for part in files if part not in known]
     try:
-        for pair, part in ranker.measure(lacking, keep) if lacking else ():
-            files[pair].write(part)
-            known[pair] = part
+        for part, layer_scores in ranker.measure(lacking, keep) if lacking else ():
+            files[part].write(layer_scores)
+            known[part] = layer_scores
     except KeyboardInterrupt:
         done = f"after {len(known)} of {counted(len(files), 'layers')}"
         raise Interrupted(f"Measuring stopped {done}; the same command goes on.") from None
-    parts = [known[pair] for pair in files]
+    parts = [known[part] for part in files]
     scores = join_layers(parts)
     first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))
     asked = first.cuts
@@ -394,11 +465,13 @@ def measure_grid(
         *query_checks(queries, **facts),
         *model_checks(
             through_exits(card, ranker.by_index),
-            asked,
+            {Cut(cut.layer, cut.dim) for cut in asked},
             store.manifest.label.differences(label_of(card, ranker.model)),
         ),
     )
     notes = (*ranker.blend.notes, *_notes(task, card, pairing, ranker.by_index))
+    if any(cut.code.endswith(AGAIN) for cut in cells):
+        notes += (f"{AGAIN}: the best {RESCORED} by a code are scored again by the stored vectors",)
     grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
     write_grid(grid, folder)
     return replace(grid, cells={cut: cells[cut] for cut in asked})

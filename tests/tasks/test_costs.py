@@ -130,7 +130,12 @@ def test_cut_encoders_share_their_weights_and_give_the_vectors_of_the_whole(
 def test_a_query_costs_its_encoding_and_its_search(
     tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spent = {("encode", 1): 0.001, ("encode", 2): 0.002, ("search", 8): 0.01, ("search", 16): 0.02}
+    spent = {
+        ("encode", 1): 0.001,
+        ("encode", 2): 0.002,
+        ("search", (8, "f32")): 0.01,
+        ("search", (16, "f32")): 0.02,
+    }
     monkeypatch.setattr(
         "m2dr.tasks.costs._seconds",
         lambda step, of, query: spent[step.__name__, of] * (query + 1),
@@ -138,7 +143,9 @@ def test_a_query_costs_its_encoding_and_its_search(
     index = SimpleNamespace(ranked=lambda *_, **__: None)
     encoders = open_encoders(str(tiny_backbone), dict.fromkeys([1, 2]), "cpu", "fp32")
 
-    times = query_times(encoders, [1, 2], {8: index, 16: index}, ["read", "write"], rounds=3)
+    times = query_times(
+        encoders, [1, 2], {(8, "f32"): index, (16, "f32"): index}, ["read", "write"], rounds=3
+    )
 
     assert {cut: row.tolist() for cut, row in times.items()} == {
         Cut(1, 8): pytest.approx([11, 22]),

@@ -8,12 +8,16 @@ from safetensors.torch import load_file, save_file
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.core.requests import EvaluateRequest
+from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
 from m2dr.evaluate.costs import read_costs
 from m2dr.evaluate.grid import read_grid, read_scores
+from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.runs import read_run
 from m2dr.tasks import rank as ranking
+from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.evaluate import EvaluateReport, evaluate
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.search import Searcher
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)
 
@@ -57,9 +61,11 @@ def test_what_was_measured_is_not_measured_again_unless_something_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ranked = []
-    first = ranking.prefix_top_k
+    first = ranking.grid_top_k
     monkeypatch.setattr(
-        ranking, "prefix_top_k", lambda *words: ranked.append(words[2]) or first(*words)
+        ranking,
+        "grid_top_k",
+        lambda *words, **more: ranked.extend([words[2]] * len(words[0])) or first(*words, **more),
     )
     whole = grid()
     folder = whole.folder / "model"
@@ -97,7 +103,7 @@ def test_what_was_measured_is_not_measured_again_unless_something_changed(
 def test_a_smaller_grid_is_cut_from_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = grid()
     with monkeypatch.context() as patch:
-        patch.setattr(ranking, "prefix_top_k", None)  # nothing is ranked
+        patch.setattr(ranking, "grid_top_k", None)  # nothing is ranked
         (found,) = grid(layers=(2,), dims=(8, 32), measures=("nDCG@10",)).grids
         assert grid().grids == whole.grids
 
@@ -177,3 +183,28 @@ def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_m
         grid(corpora=("scifact", "other/scifact"))
 
     assert not Path("results").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_codes_are_an_axis_whose_cells_rank_as_the_engine_does() -> None:
+    (plain,) = grid().grids
+    folder = Path("results/scifact/test/model")
+    before = (folder / "grid.json").read_bytes(), (folder / "grid.csv").read_bytes()
+
+    (coded,) = grid(codes=("f32", "int8", "1", "1+")).grids
+
+    assert coded.codes == ("f32", "1", "1+", "int8")
+    assert {cut: of for cut, of in coded.cells.items() if cut.code == "f32"} == plain.cells
+    assert read_grid(folder).cells == coded.cells
+    assert "layer,dim,code,measure" in (folder / "grid.csv").read_text()
+    shutil.rmtree(folder)
+    grid()
+    assert before == ((folder / "grid.json").read_bytes(), (folder / "grid.csv").read_bytes())
+    for dim in DIMS:
+        index_corpus(IndexRequest("scifact", "model", dims=(dim,), layers=(4,), engines=("int8",)))
+        search = SearchRequest(corpus="scifact", model="model", dim=dim, engine="int8")
+        searcher = Searcher(search)
+        task = ranking.RankingTask(open_corpus("scifact"), "test", coded.measures)
+        run = searcher.run(task.queries, 1000)
+        scores = Evaluator(task.judgements, coded.measures).scores(run).mean
+        assert scores == pytest.approx(coded.cells[Cut(4, dim, "int8")], abs=1e-6)
