@@ -193,7 +193,34 @@ def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure
     return _draw_layers(series, f"{measure} − {reference.model}", title, zero=True)
 
 
-def _draw_layers(series: _Series, label: str, title: str, zero: bool = False) -> "Figure":
+def draw_over_bytes(
+    grids: Sequence[Grid], sizes: Mapping[tuple[int, str], int], measure: str
+) -> "Figure":
+    """Draw `measure` over the bytes of a document, a panel per layer, a line per model and code.
+
+    Args:
+        grids: of the same queries.
+        sizes: dim and code -> bytes of a document, of all cuts.
+        measure: one that all grids hold.
+    """
+    parts = [
+        (part, code)
+        for grid in grids
+        for part, code in zip(by_code([grid]), grid.codes, strict=True)
+    ]
+    series = {
+        part.model: {
+            Cut(cut.layer, sizes[cut.dim, code]): value
+            for cut, value in part.values(measure).items()
+        }
+        for part, code in parts
+    }
+    return _draw_layers(series, measure, grids[0].heading(measure), over=AXES[BYTES])
+
+
+def _draw_layers(
+    series: _Series, label: str, title: str, zero: bool = False, over: str = "dim"
+) -> "Figure":
     """Draw one panel per layer, all on one scale; with `zero`, a line marks a difference of 0."""
     from matplotlib.lines import Line2D
 
@@ -210,10 +237,12 @@ def _draw_layers(series: _Series, label: str, title: str, zero: bool = False) ->
                 axes.plot([cut.dim for cut in cuts], [values[cut] for cut in cuts], **drawn)
 
     rows = ceil(len(layers) / _ACROSS)
+    if over != "dim":  # bytes: powers of four alone, as there are many
+        dims = [4**power for power in range(12) if dims[0] / 2 < 4**power < dims[-1] * 2]
     across = max(2.9, 0.8 + 0.34 * len(dims)) if len(layers) > 1 else 4.5  # inches
     figure = new_figure(across * ceil(len(layers) / rows) + 0.3, _HIGH * rows + 0.5)
     panels = {f"layer {layer}": partial(lines, layer=layer) for layer in layers}
-    _draw_panels(figure, panels, rows, across, label, dims)
+    _draw_panels(figure, panels, rows, across, label, dims, over)
     handles = [Line2D([], [], **drawn) for drawn in strokes]
     _legend_below(figure, handles, list(series))
     head(figure, title, rows)
@@ -288,6 +317,7 @@ def _draw_panels(
     across: float,
     label: str,
     dims: Sequence[int],
+    over: str = "dim",
 ) -> None:
     """Draw panels over the dims, by name, in `rows` rows, each `across` inches wide.
 
@@ -304,7 +334,7 @@ def _draw_panels(
         dress(axes)
         name_panel(axes, name, across)
         axes.set_ylabel(label if left else "", **PLAIN)
-        axes.set_xlabel("dim" if lowest else "")
+        axes.set_xlabel(over if lowest else "")
         axes.tick_params(labelleft=left, labelbottom=lowest)
         axes.set_xscale("log", base=2)
         axes.set_xticks(dims, labels=[str(dim) for dim in dims])

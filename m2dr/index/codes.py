@@ -51,6 +51,13 @@ class Code:
         return decoded
 
 
+def bytes_of(name: str, dim: int) -> int:
+    """Return the bytes of a document in a code of CODES, also of one with "+", which adds none."""
+    engine = ENGINES[CODES[name.removesuffix("+")]]
+    size: int = empty_index(engine, engine.recipe(0, dim), dim).sa_code_size()
+    return size
+
+
 def code(name: str, dim: int, similarity: Similarity, rows: Floats) -> Code:
     """Learn a code.
 

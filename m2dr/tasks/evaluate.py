@@ -12,6 +12,7 @@ from typing import Any
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
+from m2dr.core.records import F32
 from m2dr.core.requests import (
     CompareRequest,
     EvaluateRequest,
@@ -22,7 +23,7 @@ from m2dr.core.requests import (
 from m2dr.data import beir
 from m2dr.evaluate.comparison import Comparison
 from m2dr.evaluate.costs import Costs
-from m2dr.evaluate.figures import quality_over_dims
+from m2dr.evaluate.figures import draw_over_bytes, quality_over_dims, save
 from m2dr.evaluate.grid import (
     PROVENANCE,
     Grid,
@@ -35,7 +36,7 @@ from m2dr.evaluate.grid import (
     write_grid,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
-from m2dr.index.codes import CODES
+from m2dr.index.codes import CODES, bytes_of
 from m2dr.index.exit_files import FEWEST, digest_of_exits, fitting_exits, no_exits
 from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
@@ -150,6 +151,7 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     names = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
     if not names:
         raise UserError("No corpus was asked for; give --corpus or --suite.")
+    request = replace(request, codes=tuple(dict.fromkeys(",".join(request.codes).split(","))))
     for name in request.codes:
         if name.removesuffix(AGAIN) not in CODES:
             raise UserError(f"There is no code {name!r}. {nearest(name, CODES)}")
@@ -258,6 +260,10 @@ def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
     for measure in grids[0].measures:
         figures.append(corpus.folder / f"{short_name(f'{drawn}_{plain(measure)}')}.png")
         quality_over_dims(grids, measure, figures[-1])
+        if request.codes != (F32,):
+            figures.append(figures[-1].with_name(f"{figures[-1].stem}-bytes.png"))
+            sizes = {(c.dim, c.code): bytes_of(c.code, c.dim) for g in grids for c in g.cuts}
+            save(draw_over_bytes(grids, sizes, measure), figures[-1])
     return CorpusResult(
         corpus.name,
         corpus.task.split,

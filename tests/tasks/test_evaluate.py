@@ -191,7 +191,7 @@ def test_codes_are_an_axis_whose_cells_rank_as_the_engine_does() -> None:
     folder = Path("results/scifact/test/model")
     before = (folder / "grid.json").read_bytes(), (folder / "grid.csv").read_bytes()
 
-    (coded,) = grid(codes=("f32", "int8", "1", "1+")).grids
+    (coded,) = grid(codes=("f32,int8", "1", "1+")).grids
 
     assert coded.codes == ("f32", "1", "1+", "int8")
     assert {cut: of for cut, of in coded.cells.items() if cut.code == "f32"} == plain.cells
