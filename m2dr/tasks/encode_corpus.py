@@ -39,6 +39,7 @@ from m2dr.index.store import (
     swap_in,
     text_digests,
 )
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.graphs import (
     INT8,
@@ -89,19 +90,15 @@ class EncodingJob:
 
     @property
     def source(self) -> DocumentSource:
-        """The model, up to the deepest layer that some store needs."""
-        how = self.model, self._deepest, self.device, self.dtype
-        return DocumentSource(*how, cache_folder(), self.int8)
+        """The model, up to the deepest layer that some store needs; in int8 all of it."""
+        deepest = max(plan.layer for _, plan in self.stores)
+        source = DocumentSource(self.model, deepest, self.device, self.dtype, cache_folder())
+        return self.in_int8(source) if self.runtime.startswith(INT8) else source
 
-    @property
-    def int8(self) -> Path:
-        """Folder of the graph with products in int8, beside the stores; often there is none."""
+    def in_int8(self, source: DocumentSource) -> DocumentSource:
+        """Return the model in int8, whose one graph for all layers lies beside the stores."""
         home = self.before or self.stores[0][0].parent
-        return home / f"int8-layer-{self._deepest:02d}"
-
-    @property
-    def _deepest(self) -> int:
-        return max(plan.layer for _, plan in self.stores)
+        return replace(source, layer=read_card(self.model).layers, int8=home / "int8")
 
     def copied(self, folder: Path, number: int) -> NDArray[np.int64]:
         """Return for each document of a shard its row in the store before, [n]; -1 for none."""
@@ -310,12 +307,13 @@ def encode_stores(
         if request.overwrite:
             if max(layers) == card.layers:
                 exit_files.drop_exits(exit_files.exits_folder(stores[-1][0]))
-            shutil.rmtree(job.int8, ignore_errors=True)
             for path, _ in stores:
                 clear_store(path)
+            if not any(_runtime_of(path).startswith(INT8) for path in store_folders_of(home)):
+                shutil.rmtree(home / "int8", ignore_errors=True)
             rows = CorpusRows.of(dataset) if _is_begun(home) else None
-        for path in [path for path, _ in stores if (path / STORE).exists()]:
-            _refuse_other(path, dict(stores)[path])
+        for path, plan in stores:
+            _refuse_other(path, plan, request.dtype)
         if rows and not all(rows.digest.is_of(store.manifest) for store in _finished(home)):
             _sync(home, replace(job, exits=None), dataset, rows, request.workers, request.backend)
         shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
@@ -332,10 +330,15 @@ def _finished(home: Path) -> list[Store]:
     return [open_store(folder) for folder in store_folders_of(home)]
 
 
-def _refuse_other(folder: Path, plan: StorePlan) -> None:
-    held = open_store(folder).manifest.plan
-    imported = ("dtype", "width") if held.runtime == IMPORTED else ()
-    held.refuse_other(plan, folder, ("shard_rows", "runtime", *imported))
+def _refuse_other(folder: Path, plan: StorePlan, dtype: str) -> None:
+    """Refuse vectors of other settings, or of int8 where another number format is named."""
+    runtime = _runtime_of(folder)
+    if runtime and dtype != "auto" and (dtype == "int8") != runtime.startswith(INT8):
+        raise UserError(f"{folder} was encoded in {runtime}, not in {dtype}.")
+    if (folder / STORE).exists():
+        held = open_store(folder).manifest.plan
+        imported = ("dtype", "width") if held.runtime == IMPORTED else ()
+        held.refuse_other(plan, folder, ("shard_rows", "runtime", *imported))
 
 
 def _encode_missing(
@@ -486,21 +489,18 @@ def _in_int8(job: EncodingJob, dataset: Dataset) -> EncodingJob:
     """Return a job whose products are int8, in its plans too; its graph is calibrated if needed.
 
     Raises:
-        UserError: as `quantize`, or vectors were encoded otherwise.
+        UserError: as `quantize`, or another runtime was asked for.
     """
     if job.runtime not in ("auto", OPENVINO):
         raise UserError(f"--dtype int8 multiplies in {OPENVINO}, not in {job.runtime}.")
-    folder = job.int8
-    for path, _ in job.stores:
-        kept = _runtime_of(path)
-        if kept and kept != f"{INT8}{int8_digest(folder)}":
-            raise UserError(
-                f"{path} was encoded in {kept}, not in int8; --overwrite does it again."
-            )
-    if not folder.exists():
-        texts = list(texts_of(dataset, exit_files.sampled_rows(job.documents, SAMPLE)))
-        quantize(job.source, texts, folder)
-    runtime = f"{INT8}{int8_digest(folder)}"
+    source = job.in_int8(job.source)
+    assert source.int8 is not None
+    runtime = next(filter(None, (_runtime_of(path) for path, _ in job.stores)), "")
+    if not runtime:
+        if not source.int8.exists():
+            texts = list(texts_of(dataset, exit_files.sampled_rows(job.documents, SAMPLE)))
+            quantize(source, texts, source.int8)
+        runtime = f"{INT8}{int8_digest(source.int8)}"
     stores = tuple((path, replace(plan, runtime=runtime)) for path, plan in job.stores)
     return replace(job, runtime=runtime, stores=stores)
 

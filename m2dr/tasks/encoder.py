@@ -580,8 +580,12 @@ class Encoder:
             pad_id = opened.tokenizer.pad_id
             return embed_tokens(encoder, rows, pad_id, layers, advance, budget, texts)
         if int8 or (opened and opened.name == "openvino" and side == "document"):
-            self._first_documents = self._first_documents or texts
-            graph, pad_id = self._graph(max(layers))  # batches side by side
+            before, self._first_documents = self._first_documents, self._first_documents or texts
+            try:
+                graph, pad_id = self._graph(max(layers))  # batches side by side
+            except UserError:
+                self._first_documents = before  # too few to calibrate int8
+                raise
             return embed_tokens(graph, rows, pad_id, layers, advance, budget, texts)
         vectors = []
         for layer in layers:

@@ -175,6 +175,8 @@ class TestInt8:
         with pytest.raises(UserError, match="was encoded in openvino, not in int8"):
             index_corpus(asked("int8"))
         index_corpus(asked("int8", overwrite=True))
+        with pytest.raises(UserError, match=r"encoded in openvino-int8-\w+, not in fp32"):
+            index_corpus(asked("fp32"))
 
         assert store_of(tmp_path).manifest.runtime.startswith(INT8)
 
@@ -183,12 +185,28 @@ class TestInt8:
     ) -> None:
         asked = request(tiny_corpus, tiny_backbone, tmp_path, "int8")
         begun(asked)
-        shutil.rmtree(next(tmp_path.glob("*/*/int8-layer-04")))
+        shutil.rmtree(next(tmp_path.glob("*/*/int8")))
 
-        with pytest.raises(UserError, match=r"encoded in openvino-int8-\w+, not in int8"):
-            index_corpus(asked)
-        with pytest.raises(UserError, match="does not hold the graph of openvino-int8"):
-            index_corpus(replace(asked, dtype="auto", runtime="auto"))
+        for again in (asked, replace(asked, dtype="auto", runtime="auto")):
+            with pytest.raises(UserError, match="does not hold the graph of openvino-int8"):
+                index_corpus(again)
+
+    def test_another_layer_has_the_same_graph(
+        self, whole: Path, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+    ) -> None:
+        for layers in ((4,), (2, 4)):
+            index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, "int8", layers=layers))
+
+        assert vectors_of(tmp_path) == vectors_of(whole)
+
+    def test_few_documents_leave_an_encoder_as_it_was(self, tiny_backbone: Path) -> None:
+        encoder = m2dr.Encoder(tiny_backbone, device="cpu", dtype="int8")
+        with pytest.raises(UserError, match="32 documents at least; there are 2"):
+            encoder.encode_documents(["a b", "c"])
+
+        vectors = encoder.encode_documents([f"word{n} and others" for n in range(32)])
+
+        np.testing.assert_array_equal(encoder.encode_documents("word0 and others"), vectors[0])
 
     @pytest.mark.parametrize(
         ("name", "value", "said"),
