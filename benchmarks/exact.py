@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from m2dr.index.exact import ExactIndex, prefix_top_k
+from m2dr.index.exact import ExactIndex, grid_top_k
 from m2dr.index.faiss import load_faiss
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store
@@ -106,7 +106,7 @@ def by_scan(material: Material, dims: list[int], k: int) -> None:
     """Every dim in one pass, straight from the files."""
     store = material.store
     similarity = store.manifest.label.similarity
-    prefix_top_k(material.queries, store, dims, k, similarity)
+    grid_top_k([material.queries], store, dims, k, similarity)
 
 
 def bare_product(material: Material) -> None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tokens import Ragged, buckets
-from m2dr.index.exact import ExactIndex, prefix_top_k
+from m2dr.index.exact import ExactIndex, grid_top_k
 from m2dr.index.faiss import GPU_DEPTH, build_index, on_gpu, open_index
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
@@ -484,7 +484,9 @@ def dims_rows(corpus: Corpus) -> Iterator[Row]:
     for k in corpus.ks():
 
         def run(k: int = k) -> dict[int, Any]:
-            return prefix_top_k(corpus.queries, corpus.store, dims, k, "cosine", corpus.device)
+            queries, store = [corpus.queries], corpus.store
+            hits = grid_top_k(queries, store, dims, k, "cosine", corpus.device)[0]
+            return {dim: found for (dim, _), found in hits.items()}
 
         alone = ExactIndex(corpus.store, dims[-1], corpus.device)
         recall = recall_of(run()[dims[-1]], alone.search(corpus.queries, k), k)

@@ -20,7 +20,7 @@ from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.core.settings import read_train_settings
 from m2dr.core.variants import VARIANTS
 from m2dr.data.tokens import Ragged
-from m2dr.index.exact import ExactIndex, prefix_top_k
+from m2dr.index.exact import ExactIndex, grid_top_k
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
@@ -193,7 +193,7 @@ def test_every_dim_in_one_pass_is_the_processors(similarity: str) -> None:
     vectors, asked = whole_numbers(1000, 3).astype(np.float16), whole_numbers(50, 4)
 
     here, there = (
-        prefix_top_k(asked, vectors, [8, 20, 32], 20, similarity, device)
+        grid_top_k([asked], vectors, [8, 20, 32], 20, similarity, device)[0]
         for device in (DEVICE, "cpu")
     )
 
@@ -208,10 +208,11 @@ def test_scores_are_float32_whatever_training_allowed() -> None:
     vectors, asked = (rng.normal(size=(n, 256)).astype(np.float32) for n in (2000, 200))
     torch.set_float32_matmul_precision("medium")
     try:
-        scores, _ = prefix_top_k(asked, vectors, [256], 5, "dot", DEVICE)[256]
+        [hits] = grid_top_k([asked], vectors, [256], 5, "dot", DEVICE)
     finally:
         torch.set_float32_matmul_precision("highest")
 
+    [(scores, _)] = hits.values()
     expected = np.sort(asked.astype(np.float64) @ vectors.astype(np.float64).T, axis=1)
     np.testing.assert_allclose(scores, expected[:, :-6:-1], rtol=2e-6, atol=2e-5)
 

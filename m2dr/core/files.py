@@ -71,9 +71,9 @@ def read_optional_object(path: Path, hints: Mapping[str, object]) -> dict[str, A
     return read_object(path, hints) if path.exists() or path.is_symlink() else {}
 
 
-def write_json(path: Path, value: object, **options: bool) -> None:
+def write_json(path: Path, value: object, **options: Any) -> None:  # as json types them
     """Write a value as indented JSON, atomically; the options are those of `json.dumps`."""
-    text = json.dumps(value, indent=2, default=msgspec.to_builtins, **options)  # type: ignore[arg-type]
+    text = json.dumps(value, indent=2, default=msgspec.to_builtins, **options)
     write_text(path, f"{text}\n")
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import Similarity
 from m2dr.index.faiss import ENGINES, empty_index, train_index
 from m2dr.index.vectors import Floats, prefixes
+
+AGAIN = "+"  # the end of a code whose best documents are scored again by the stored vectors
 
 # Name of a code, as evaluations take it, and the engine whose codes it has.
 CODES = {
@@ -24,13 +25,8 @@ CODES = {
 
 @dataclass(frozen=True)
 class Code:
-    """A trained code of prefixes.
+    """A trained code of prefixes."""
 
-    Attributes:
-        bytes: of a document, with all factors.
-    """
-
-    bytes: int
     dim: int
     similarity: Similarity
     index: Any  # a faiss.Index without documents
@@ -52,8 +48,8 @@ class Code:
 
 
 def bytes_of(name: str, dim: int) -> int:
-    """Return the bytes of a document in a code of CODES, also of one with "+", which adds none."""
-    engine = ENGINES[CODES[name.removesuffix("+")]]
+    """Return the bytes of a document in a code of CODES, factors and all; "+" adds none."""
+    engine = ENGINES[CODES[name.removesuffix(AGAIN)]]
     size: int = empty_index(engine, engine.recipe(0, dim), dim).sa_code_size()
     return size
 
@@ -68,12 +64,10 @@ def code(name: str, dim: int, similarity: Similarity, rows: Floats) -> Code:
         rows: [n, at least dim], documents to learn from.
 
     Raises:
-        UserError: there is no such code, or FAISS cannot make it at that dim.
+        UserError: FAISS cannot make it at that dim.
     """
-    if name not in CODES:
-        raise UserError(f"There is no code {name!r}. {nearest(name, CODES)}")
     engine = ENGINES[CODES[name]]
     recipe = engine.recipe(len(rows), dim)
     index = empty_index(engine, recipe, dim)
     train_index(index, prefixes(rows, dim, similarity), recipe)
-    return Code(index.sa_code_size(), dim, similarity, index)
+    return Code(dim, similarity, index)

@@ -170,42 +170,6 @@ def _blocks(documents: Store | Floats, compare: bool = True) -> Blocks:
     return [(start, documents[start : start + 2**16]) for start in range(0, len(documents), 2**16)]
 
 
-def prefix_top_k(
-    queries: Floats,
-    documents: Store | Floats,
-    dims: Iterable[int],
-    k: int,
-    similarity: Similarity,
-    device: str = "cpu",
-    places: Longs | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> dict[int, tuple[Scores, Rows]]:
-    """Search for the best `k` documents of each query, by each prefix.
-
-    All dims together cost little more than the longest alone: benchmarks/exact.py.
-
-    Args:
-        queries: [Q, H], not normalised.
-        documents: a store, or vectors [N, H], not normalised.
-        dims: lengths of the prefixes, none above H.
-        k: documents per query.
-        similarity: cosine normalises after cutting; a vector of length zero then scores 0.
-        device: where the products are computed, as torch names it.
-        places: [N], no two the same and all from 0 to N - 1; of documents with equal scores
-            the one with the higher place comes first. The lower row, when None.
-        progress: called with the number of documents of each part that was scanned.
-
-    Returns:
-        Per dim, scores and rows, [Q, min(k, N)], best first.
-
-    Raises:
-        UserError: a dim does not fit the vectors, a query or a score is not finite, or k is
-            below 1.
-    """
-    scanned = grid_top_k([queries], documents, dims, k, similarity, device, places, progress)
-    return {dim: hits for (dim, _), hits in scanned[0].items()}
-
-
 def grid_top_k(
     queries: Sequence[Floats],
     documents: Store | Floats,
@@ -214,20 +178,21 @@ def grid_top_k(
     similarity: Similarity,
     device: str = "cpu",
     places: Longs | None = None,
-    progress: Callable[[int], None] | None = None,
     codes: Mapping[tuple[int, str], Decode] = _NO_CODES,
 ) -> list[dict[tuple[int, str], tuple[Scores, Rows]]]:
     """Search for several sets of queries by each prefix and code, in one pass over the documents.
 
+    All dims together cost little more than the longest alone: benchmarks/exact.py.
+
     Args:
-        queries: sets [Q, H], such as those of several layers, all of one Q.
-        documents: as `prefix_top_k` takes them.
-        dims: of the documents as they are; none where `codes` has some.
+        queries: sets [Q, H], such as those of several layers, all of one Q; not normalised.
+        documents: a store, or vectors [N, H], not normalised.
+        dims: of the documents as they are, none above H; none where `codes` has some.
         k: documents per query.
-        similarity: as `prefix_top_k` takes it.
+        similarity: cosine normalises after cutting; a vector of length zero then scores 0.
         device: where the products are computed, as torch names it.
-        places: as `prefix_top_k` takes them.
-        progress: as `prefix_top_k` takes it.
+        places: [N], no two the same and all from 0 to N - 1; of documents with equal scores
+            the one with the higher place comes first. The lower row, when None.
         codes: dim and name -> what a code leaves of vectors [n, H]: [n, dim], normalised where the
             similarity is cosine.
 
@@ -235,7 +200,8 @@ def grid_top_k(
         Per set, dim and code scores and rows, [Q, min(k, N)], best first; without a code, `f32`.
 
     Raises:
-        UserError: as `prefix_top_k` raises.
+        UserError: a dim does not fit the vectors, a query or a score is not finite, or k is
+            below 1.
     """
     check_depth(k)
     wanted = tuple(sorted(set(dims)))
@@ -244,7 +210,7 @@ def grid_top_k(
         raise UserError(f"Dims {widths} were asked for. Name at least one, none below 1.")
     count = documents.documents if isinstance(documents, Store) else len(documents)
     asked, blocks = [_queries(own, widths[-1]) for own in queries], partial(_blocks, documents)
-    return _scan(asked, blocks, count, wanted, k, similarity, device, places, progress, codes=codes)
+    return _scan(asked, blocks, count, wanted, k, similarity, device, places, codes=codes)
 
 
 def scores_of(
@@ -261,7 +227,7 @@ def scores_of(
         rows: of each set, the documents of its queries, [Q, n].
         documents: the store.
         dim: of the prefix.
-        similarity: as `prefix_top_k` takes it.
+        similarity: as `grid_top_k` takes it.
     """
     prepared = [prefixes(each, dim, similarity) for each in queries]
     scores = np.empty((len(rows), *rows[0].shape), np.float32)
@@ -285,28 +251,29 @@ def prefix_runs(
     similarity: Similarity,
     drop: Mapping[str, str] | None = None,
 ) -> dict[int, Run]:
-    """Rank as `prefix_top_k` does, with ties by docid descending: one run per dim.
+    """Rank as `grid_top_k` does, with ties by docid descending: one run per dim.
 
     Args:
         query_ids: Q of them.
         queries: [Q, H], not normalised.
-        documents: as `prefix_top_k` takes them.
+        documents: as `grid_top_k` takes them.
         docids: N of them.
         dims: lengths of the prefixes.
         k: documents per query.
-        similarity: as `prefix_top_k` takes it.
+        similarity: as `grid_top_k` takes it.
         drop: per query id, a docid to leave out, such as the query's own document.
 
     Raises:
-        UserError: as `prefix_top_k` raises.
+        UserError: as `grid_top_k` raises.
     """
     check_depth(k)
     drop = drop or {}
     places = docids.ranks()
-    by_dim = prefix_top_k(queries, documents, dims, k + bool(drop), similarity, places=places)
+    k_read = k + bool(drop)
+    [ranked] = grid_top_k([queries], documents, dims, k_read, similarity, places=places)
     return {
         dim: run_of(query_ids, hits_of(docids, zip(*found, strict=True)), k, drop)
-        for dim, found in by_dim.items()
+        for (dim, _), found in ranked.items()
     }
 
 
@@ -326,7 +293,6 @@ def _scan(
     similarity: Similarity,
     device: str,
     places: Longs | None = None,
-    progress: Callable[[int], None] | None = None,
     inverse: NDArray[np.float32] | None = None,
     codes: Mapping[tuple[int, str], Decode] = _NO_CODES,
 ) -> list[dict[tuple[int, str], tuple[Scores, Rows]]]:
@@ -375,7 +341,7 @@ def _scan(
         room = torch.empty(size * width, device=device)
         rooms.put((room, torch.empty(most, size, device=device)))
 
-    def compare(row: int, tile: "Tensor") -> int:
+    def compare(row: int, tile: "Tensor") -> None:
         n, (room, products) = len(tile), rooms.get()
         with torch.inference_mode():
             for (decode, own, _, by), parts in zip(plans, chunks, strict=True):
@@ -390,13 +356,10 @@ def _scan(
                 for chunk in parts:
                     chunk.compare(row, wide, factors, products[: len(chunk.queries)])
         rooms.put((room, products))
-        return n
 
     if k and queries:
         with _full_precision():
-            for n in _in_threads(threads, compare, _tiles(blocks(), size, width)):
-                if progress:
-                    progress(n)
+            _in_threads(threads, compare, _tiles(blocks(), size, width))
     row_of = None if places is None else np.argsort(places)
     results = []
     for own in keys:
@@ -486,13 +449,13 @@ class _Chunk:
 
 
 def _in_threads(
-    count: int, work: Callable[..., int], items: Iterable[tuple[Any, ...]]
-) -> Iterator[int]:
-    """Yield what `work` returns for each item; threads for which torch divides no call do it."""
+    count: int, work: Callable[..., None], items: Iterable[tuple[Any, ...]]
+) -> None:
+    """Let `work` have each item; threads for which torch divides no call do it."""
     import torch
 
     if count == 1:
-        yield from starmap(work, items)
+        deque(starmap(work, items), 0)
         return
     before, ready = torch.get_num_threads(), Barrier(count)
 
@@ -504,13 +467,13 @@ def _in_threads(
     with ThreadPoolExecutor(count) as pool:
         wait([pool.submit(alone) for _ in range(count)])
         torch.set_num_threads(before)
-        running = deque[Future[int]]()
+        running = deque[Future[None]]()
         for item in items:
             running.append(pool.submit(work, *item))
             if len(running) > 2 * count:  # the next are ready when a thread is
-                yield running.popleft().result()
+                running.popleft().result()
         for future in running:
-            yield future.result()
+            future.result()
 
 
 def _inverse_lengths(vectors: "Tensor", dims: Sequence[int]) -> "Tensor":

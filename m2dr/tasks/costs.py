@@ -21,7 +21,7 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import QUERY_MIX, EvaluateRequest, IndexRequest, of_queries
 from m2dr.evaluate import costs
 from m2dr.index.bm25 import BM25, Hybrid
-from m2dr.index.codes import CODES
+from m2dr.index.codes import AGAIN, CODES
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.manifest import store_folder
@@ -37,7 +37,7 @@ from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import open_bm25, open_corpus
 from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, layers_by_index, through_exits
 from m2dr.tasks.index import encode_corpus
-from m2dr.tasks.rank import AGAIN, pairing
+from m2dr.tasks.rank import pairing
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]

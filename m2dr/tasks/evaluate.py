@@ -36,7 +36,7 @@ from m2dr.evaluate.grid import (
     write_grid,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
-from m2dr.index.codes import CODES, bytes_of
+from m2dr.index.codes import AGAIN, CODES, bytes_of
 from m2dr.index.exit_files import FEWEST, digest_of_exits, fitting_exits, no_exits
 from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
@@ -48,13 +48,7 @@ from m2dr.tasks.encoder import QueryEncoder, cuts_of, layers_by_index, names_of,
 from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.importing import query_vectors
 from m2dr.tasks.index import encode_corpus
-from m2dr.tasks.rank import (
-    AGAIN,
-    GridRanker,
-    RankingTask,
-    measure_grid,
-    pairing,
-)
+from m2dr.tasks.rank import GridRanker, RankingTask, measure_grid, pairing
 
 SUITES = {"beir13": BEIR13}
 
@@ -301,7 +295,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             raise no_exits(last.parent)
         layer = read_card(request.query_model).query_layer
         encoder = QueryEncoder(
-            request.query_model, layer, "torch", request.device, request.dtype, exits,
+            request.query_model, layer, "torch", request.device, of_queries(request.dtype), exits,
             card.fingerprint,
         )  # fmt: skip
         texts = [query.text for query in corpus.task.queries]

@@ -36,8 +36,9 @@ from m2dr.evaluate.measures import Evaluator, Ints, RowEvaluator, drop_own, over
 from m2dr.evaluate.runs import write_qrels, write_run
 from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
 from m2dr.index.bm25 import Bm25, blended
+from m2dr.index.codes import AGAIN
 from m2dr.index.codes import code as learn
-from m2dr.index.exact import grid_top_k, scores_of
+from m2dr.index.exact import Decode, grid_top_k, scores_of
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.faiss import training_rows
 from m2dr.index.store import Store
@@ -46,7 +47,6 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.encoder import QueryEncoder, document_layer, embed_texts, label_of, through_exits
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
-AGAIN = "+"  # the end of a code whose best documents are scored again by the stored vectors
 RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10
 HITS_BYTES = 2**30  # of the rankings that one pass over the documents makes, about
 
@@ -200,10 +200,11 @@ class GridRanker:
             passes[source, tuple(names)].append(layer)
         with progress("Ranking", len(parts) * len(self.dims), "cuts") as advance:
             for (source, codes), layers in passes.items():
-                rankings = 8 * len(self.dims) * len(codes) * len(self.task.queries) * self.depth
-                step = max(1, HITS_BYTES // max(rankings, 1))
+                rankings = 8 * len(self.dims) * len(codes) * len(self.task.queries)
+                step = max(1, HITS_BYTES // max(rankings * self._read(codes), 1))
+                learnt = self._learnt(source, codes)
                 for some in (layers[start : start + step] for start in range(0, len(layers), step)):
-                    ranked = self._ranked(some, source, codes)
+                    ranked = self._ranked(some, source, codes, learnt)
                     for (layer, hits), code in product(zip(some, ranked, strict=True), codes):
                         own = {dim: hits.pop((dim, code)) for dim in self.dims}
                         yield (layer, source, code), self._measure(layer, source, code, own, keep)
@@ -235,27 +236,45 @@ class GridRanker:
         }
         return LayerScores.of(self._evaluator.query_ids, values, tied, empty, facts)
 
-    def _ranked(self, layers: Sequence[int], source: int, codes: Collection[str]) -> list[Hits]:
+    @property
+    def _kept(self) -> int:
+        """Documents of a ranking by vectors that BM25 or the measures see."""
+        return max(self.depth, HYBRID_DEPTH if self.bm25 else 0)
+
+    def _read(self, codes: Collection[str]) -> int:
+        """Documents of a ranking that a pass over the documents gives."""
+        return max(self._kept, RESCORED * any(code.endswith(AGAIN) for code in codes))
+
+    def _learnt(self, source: int, codes: Collection[str]) -> dict[tuple[int, str], Decode]:
+        """Return what each code, but f32, leaves of documents at each dim."""
+        names = {code.removesuffix(AGAIN) for code in codes} - {F32}
+        if not names:
+            return {}
+        store = self.stores[source]
+        rows = store.rows(training_rows(store.documents))
+        return {
+            (dim, name): learn(name, dim, self.card.similarity, rows).decoded
+            for dim, name in product(self.dims, names)
+        }
+
+    def _ranked(
+        self,
+        layers: Sequence[int],
+        source: int,
+        codes: Collection[str],
+        learnt: Mapping[tuple[int, str], Decode],
+    ) -> list[Hits]:
         """Rank documents by the queries of each layer at every dim and code, best first."""
         store, drops = self.stores[source], self.task.dataset.drops_own_document
-        similarity, depth = self.card.similarity, self.depth
-        if self.bm25:
-            depth = max(depth, HYBRID_DEPTH)
-        plain = dict.fromkeys(code.removesuffix(AGAIN) for code in codes)
-        learnt = {}
-        if plain.keys() - {F32}:
-            documents = store.rows(training_rows(store.documents))
-            learnt = {
-                (dim, name): learn(name, dim, similarity, documents).decoded
-                for name, dim in product(plain.keys() - {F32}, self.dims)
-            }
+        similarity, depth = self.card.similarity, self._kept
+        exact = F32 in (code.removesuffix(AGAIN) for code in codes)
         again = [code for code in codes if code.endswith(AGAIN)]
         vectors = [self._mixed(layer, source) for layer in layers]
         ranked = grid_top_k(
             vectors,
             store,
-            self.dims if F32 in plain else (),
-            (max(depth, RESCORED) if again else depth) + drops,
+            self.dims if exact else (),
+            self._read(codes) + drops,
             similarity,
             self.device,
             self._docid_ranks,

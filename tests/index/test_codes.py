@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.index.codes import CODES, code
+from m2dr.index.codes import CODES, bytes_of, code
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.store import Store
 from m2dr.index.vectors import prefixes
@@ -37,7 +37,6 @@ def test_decoded_vectors_score_as_the_engine_does(
 def test_each_document_adds_as_many_bytes_as_said(
     tmp_path, build, vectors: Floats, name: str
 ) -> None:
-    own = code(name, 16, "cosine", vectors)
     few, many = (
         open_index(
             build_index(
@@ -47,4 +46,4 @@ def test_each_document_adds_as_many_bytes_as_said(
         for times in (1, 3)
     )
 
-    assert many.manifest.bytes - few.manifest.bytes == 64 * own.bytes
+    assert many.manifest.bytes - few.manifest.bytes == 64 * bytes_of(name, 16)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
 from m2dr.index import exact
-from m2dr.index.exact import ExactIndex, prefix_runs, prefix_top_k
+from m2dr.index.exact import ExactIndex, grid_top_k, prefix_runs
 
 Floats = NDArray[np.float32]
 
@@ -53,10 +53,10 @@ def test_scores_are_those_of_numpy_in_float64(documents, k, dims, similarity, dt
     vectors = rng.normal(size=(documents, 24)).astype(dtype)
     queries = rng.normal(size=(4, 24)).astype(np.float32)
 
-    hits = prefix_top_k(queries, vectors, dims, k, similarity)
+    hits = grid_top_k([queries], vectors, dims, k, similarity)[0]
 
-    assert list(hits) == sorted(dims)
-    for dim, (scores, rows) in hits.items():
+    assert list(hits) == [(dim, "f32") for dim in sorted(dims)]
+    for (dim, _), (scores, rows) in hits.items():
         expected = naive(queries, vectors, dim, similarity)
         top = -np.sort(-expected, axis=1)[:, :k]
         np.testing.assert_allclose(scores, top, rtol=1e-5, atol=1e-5)
@@ -72,12 +72,10 @@ def test_tiles_and_passes_do_not_matter(k: int) -> None:
     # Whole numbers: their products are exact, and many documents share a score.
     vectors = rng.integers(-9, 10, size=(5_000, 6)).astype(np.float32)
     queries = rng.integers(-9, 10, size=(10, 6)).astype(np.float32)
-    seen: list[int] = []
 
-    hits = prefix_top_k(queries, vectors, [2, 6], k, "dot", progress=seen.append)
+    hits = grid_top_k([queries], vectors, [2, 6], k, "dot")[0]
 
-    assert sum(seen) == 5_000
-    for dim, (scores, rows) in hits.items():
+    for (dim, _), (scores, rows) in hits.items():
         expected = naive(queries, vectors, dim, "dot")
         best = np.argsort(-expected, axis=1, kind="stable")[:, :k]
         np.testing.assert_array_equal(rows, best)
@@ -92,7 +90,7 @@ def test_copies_of_a_document_tie(similarity: str, count: int) -> None:
     vectors = originals[rng.integers(0, 7, size=5003)]
     queries = rng.normal(size=(count, 48)).astype(np.float32)
 
-    hits = prefix_top_k(queries, vectors, [16, 48], 5003, similarity)
+    hits = grid_top_k([queries], vectors, [16, 48], 5003, similarity)[0]
 
     for scores, _ in hits.values():
         assert all(len(set(row)) == 7 for row in scores.tolist())
@@ -115,7 +113,8 @@ def test_higher_places_come_first(documents, distinct, k, similarity, ascending,
     queries = np.array([[1.0], [-2.0], [0.0], [-0.0]], np.float32)
 
     vectors = lengths[:, None].astype(np.float32)
-    scores, rows = prefix_top_k(queries, vectors, [1], k, similarity, places=places)[1]
+    [hits] = grid_top_k([queries], vectors, [1], k, similarity, places=places)
+    [(scores, rows)] = hits.values()
 
     for number, query in enumerate(queries[:, 0]):
         unscaled = np.sign(lengths) * np.sign(query) if similarity == "cosine" else lengths * query
@@ -129,7 +128,7 @@ def test_a_score_that_is_no_number_is_refused() -> None:
     vectors = np.array([[np.inf, 1], [1, 1]], np.float32)
 
     with pytest.raises(UserError, match="A score is not a number"):
-        prefix_top_k(np.array([[0.0, 1.0]]), vectors, [2], 1, "dot")
+        grid_top_k([np.array([[0.0, 1.0]])], vectors, [2], 1, "dot")
 
 
 @pytest.mark.parametrize("size", [1e-20, 1e-30, 1e15])
@@ -138,7 +137,8 @@ def test_lengths_of_tiny_and_huge_vectors(size: float) -> None:
     queries = vectors[:5] + 1
     expected = naive(queries, vectors, 8, "cosine")
 
-    scores, rows = prefix_top_k(queries, vectors * np.float32(size), [8], 50, "cosine")[8]
+    [hits] = grid_top_k([queries], vectors * np.float32(size), [8], 50, "cosine")
+    [(scores, rows)] = hits.values()
 
     own = np.take_along_axis(expected, rows, axis=1)
     np.testing.assert_allclose(scores, own, rtol=1e-5, atol=2e-6)
@@ -148,13 +148,15 @@ def test_reduced_precision_elsewhere_does_not_reach_scores() -> None:
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
     vectors, seen = np.ones((2, 2), np.float32), []
     before = [backend.fp32_precision for backend in backends]
+
+    def look(documents: Floats) -> Floats:
+        seen.extend(backend.fp32_precision for backend in backends)
+        return documents
+
     try:
         for backend in backends:
             backend.fp32_precision = "tf32"
-        prefix_top_k(
-            vectors, vectors, [2], 1, "cosine",
-            progress=lambda _: seen.extend(backend.fp32_precision for backend in backends),
-        )  # fmt: skip
+        grid_top_k([vectors], vectors, (), 1, "cosine", codes={(2, "own"): look})
         after = [backend.fp32_precision for backend in backends]
     finally:
         for backend, precision in zip(backends, before, strict=True):

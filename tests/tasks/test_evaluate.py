@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
 from m2dr.evaluate.costs import read_costs
-from m2dr.evaluate.grid import read_grid, read_scores
+from m2dr.evaluate.grid import LayerScores, read_grid, read_scores
 from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.runs import read_run
 from m2dr.tasks import rank as ranking
@@ -20,6 +20,7 @@ from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)
+CODES = ("f32", "1", "1+")
 
 
 @pytest.fixture
@@ -208,3 +209,59 @@ def test_codes_are_an_axis_whose_cells_rank_as_the_engine_does() -> None:
         run = searcher.run(task.queries, 1000)
         scores = Evaluator(task.judgements, coded.measures).scores(run).mean
         assert scores == pytest.approx(coded.cells[Cut(4, dim, "int8")], abs=1e-6)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("more", "off"),  # a blend divides by the spread of scores, which is small here
+    [({}, 1e-6), ({"hybrid": 0.4}, 1e-3), ({"corpora": ("arguana",)}, 1e-6)],
+)
+def test_all_documents_scored_again_rank_as_they_are_stored(
+    more: dict[str, object], off: float
+) -> None:
+    report = grid(codes=CODES, **more)
+    runs = report.folder / report.grids[0].model / "runs"
+
+    for cut in (Cut(2, 8), Cut(4, 32)):
+        stored, few, again = (
+            read_run(runs / f"{cut}{code}.trec").rankings for code in ("", "-1", "-1+")
+        )
+        for query, ranked in stored.items():
+            assert again[query].scores == pytest.approx(ranked.scores, rel=1e-5, abs=off)
+            scores = dict(zip(again[query].docids, again[query].scores, strict=True))
+            by_docid = dict(zip(ranked.docids, ranked.scores, strict=True))
+            assert scores == pytest.approx(by_docid, rel=1e-5, abs=off)
+        assert few != stored
+
+
+@pytest.mark.usefixtures("place")
+def test_codes_that_were_measured_stay_when_measuring_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = grid(codes=CODES, out=Path("whole")).grids
+    measure, done = ranking.GridRanker._measure, []
+
+    def killed(self: ranking.GridRanker, *words: object) -> LayerScores:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(words[:3])
+        return measure(self, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ranking.GridRanker, "_measure", killed)
+        with pytest.raises(Interrupted, match="after 3 of 6"):
+            grid(codes=CODES)
+    rest = []
+    monkeypatch.setattr(
+        ranking.GridRanker, "_measure", lambda *words: rest.append(words[1:4]) or measure(*words)
+    )
+
+    assert grid(codes=CODES).grids == whole
+    assert len(rest) == 3
+    assert not {*rest} & {*done}
+
+
+@pytest.mark.usefixtures("place")
+def test_a_code_that_is_none_is_refused() -> None:
+    with pytest.raises(UserError, match=r"There is no code '3\+'"):
+        grid(codes=("f32", "3+"))
