@@ -448,9 +448,7 @@ class _Chunk:
         keys.copy_(torch.cat([keys, high | low], 1).topk(keys.shape[1], sorted=False).values)
 
 
-def _in_threads(
-    count: int, work: Callable[..., None], items: Iterable[tuple[Any, ...]]
-) -> None:
+def _in_threads(count: int, work: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
     """Let `work` have each item; threads for which torch divides no call do it."""
     import torch
 

@@ -689,19 +689,26 @@ def _filled(
     if hasattr(flat, "codes"):  # allocated at once; growing, they would be held twice
         flat.codes.resize(store.documents * flat.code_size)
         flat.codes.resize(0)
-    before = faiss.omp_get_max_threads()
     graph = any(word in recipe.factory for word in ("HNSW", "NSG"))
-    faiss.omp_set_num_threads((workers if graph else 0) or before)
+    with _threads(workers if graph else 0), _centroids_on_gpus(index):
+        for _, block in store.blocks(compare=True):
+            with _refusing(f"add documents to {recipe.factory!r}"):
+                index.add(prefixes(block, dim, similarity))
+            if progress:
+                progress(len(block))
+    return index
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Let FAISS use so many threads, where it is called from this one; 0 changes nothing."""
+    faiss = load_faiss()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count or before)
     try:
-        with _centroids_on_gpus(index):
-            for _, block in store.blocks(compare=True):
-                with _refusing(f"add documents to {recipe.factory!r}"):
-                    index.add(prefixes(block, dim, similarity))
-                if progress:
-                    progress(len(block))
+        yield
     finally:
         faiss.omp_set_num_threads(before)
-    return index
 
 
 @contextmanager
@@ -752,7 +759,8 @@ def train_index(index: Handle, sample: Scores, recipe: FaissRecipe) -> None:
         rotations = [faiss.downcast_VectorTransform(transform) for transform in chain]
         rotations = [each for each in rotations if isinstance(each, faiss.OPQMatrix)]
     inner: Handle = faiss.downcast_index(getattr(index, "index", index))
-    if isinstance(inner, faiss.IndexPQFastScan):
+    few_bits = isinstance(inner, faiss.IndexPQFastScan)
+    if few_bits:
         inner.pq.cp.niter = ROUNDS
     # OPQ learns in fewer rounds, without warnings, with as many centroids as the codes have.
     bits = inner.pq.nbits if hasattr(inner, "pq") else 8
@@ -760,8 +768,10 @@ def train_index(index: Handle, sample: Scores, recipe: FaissRecipe) -> None:
     for rotation, quantizer in zip(rotations, quantizers, strict=True):
         quantizer.cp.min_points_per_centroid = 1
         rotation.niter, rotation.pq = ROTATIONS, quantizer
+    # Hundreds of small k-means: to divide each costs more than it saves.
+    failing = _refusing(f"train {recipe.factory!r} on {counted(count, 'documents')}")
     try:
-        with _refusing(f"train {recipe.factory!r} on {counted(count, 'documents')}"):
+        with failing, _threads(int(few_bits)):
             # Repeated where there are few: OPQ writes beyond its memory below `dim` rows, and no
             # more centroids than documents are learned.
             index.train(np.resize(sample, (max(16, dim, count), dim)))

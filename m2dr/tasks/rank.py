@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -252,10 +253,10 @@ class GridRanker:
             return {}
         store = self.stores[source]
         rows = store.rows(training_rows(store.documents))
-        return {
-            (dim, name): learn(name, dim, self.card.similarity, rows).decoded
-            for dim, name in product(self.dims, names)
-        }
+        keys = list(product(self.dims, names))
+        with ThreadPoolExecutor() as pool:
+            learnt = pool.map(lambda key: learn(key[1], key[0], self.card.similarity, rows), keys)
+            return {key: own.decoded for key, own in zip(keys, learnt, strict=True)}
 
     def _ranked(
         self,
