@@ -46,6 +46,7 @@ MOST_LOSS = 0.05  # of the mean reciprocal rank of a document among those checke
 SMOOTHING = 0.7  # how much of the spread of activations moves into weights; NNCF's .95 loses more
 QUERY_WORDS = 10  # first words of a document, which are to find it
 _BATCH = 8  # texts
+_FORMAT = 2  # raise it when the same texts would calibrate otherwise
 
 
 def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None:
@@ -107,7 +108,8 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
 def quantized(source: DocumentSource, texts: Sequence[str]) -> tuple[DocumentSource, str]:
     """Return a source with the graph that texts calibrate, in its cache, and its runtime."""
     folder = source.graph_folder
-    folder = folder.with_name(f"{folder.name}-int8-{json_sha256(list(texts))[:12]}")
+    key = [_FORMAT, *texts]
+    folder = folder.with_name(f"{folder.name}-int8-{json_sha256(key)[:12]}")
     if not folder.exists():
         quantize(source, texts, folder)
     return replace(source, int8=folder), f"{INT8}{int8_digest(folder)}"
