@@ -1,7 +1,6 @@
 """Codes: what few bits leave of a vector, for evaluations that read a store and build no index."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,30 +22,6 @@ CODES = {
 }
 
 
-@dataclass(frozen=True)
-class Code:
-    """A trained code of prefixes."""
-
-    dim: int
-    similarity: Similarity
-    index: Any  # a faiss.Index without documents
-
-    def decoded(self, vectors: Floats) -> NDArray[np.float32]:
-        """Return the vectors that a scan of this code's engine compares queries with.
-
-        Args:
-            vectors: [n, at least dim]; cut, and normalised where the similarity is cosine.
-
-        Returns:
-            [n, dim]; their products with prepared queries are the engine's scores before rescoring,
-            which those of few bits round to about 1 %.
-        """
-        decoded: NDArray[np.float32] = self.index.sa_decode(
-            self.index.sa_encode(prefixes(vectors, self.dim, self.similarity))
-        )
-        return decoded
-
-
 def bytes_of(name: str, dim: int) -> int:
     """Return the bytes of a document in a code of CODES, factors and all; "+" adds none."""
     engine = ENGINES[CODES[name.removesuffix(AGAIN)]]
@@ -54,14 +29,21 @@ def bytes_of(name: str, dim: int) -> int:
     return size
 
 
-def code(name: str, dim: int, similarity: Similarity, rows: Floats) -> Code:
-    """Learn a code.
+def learn_code(
+    name: str, dim: int, similarity: Similarity, rows: Floats
+) -> Callable[[Floats], NDArray[np.float32]]:
+    """Learn a code from documents, and return what it leaves of vectors.
 
     Args:
         name: in CODES.
         dim: of the prefix.
         similarity: of the store.
         rows: [n, at least dim], documents to learn from.
+
+    Returns:
+        A function of vectors [n, at least dim], which it cuts, and normalises where the similarity
+        is cosine, to [n, dim]. Their products with prepared queries are the scores of the engine
+        before rescoring, which those of few bits round to about 1 %.
 
     Raises:
         UserError: FAISS cannot make it at that dim.
@@ -70,4 +52,11 @@ def code(name: str, dim: int, similarity: Similarity, rows: Floats) -> Code:
     recipe = engine.recipe(len(rows), dim)
     index = empty_index(engine, recipe, dim)
     train_index(index, prefixes(rows, dim, similarity), recipe)
-    return Code(dim, similarity, index)
+
+    def decoded(vectors: Floats) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = index.sa_decode(
+            index.sa_encode(prefixes(vectors, dim, similarity))
+        )
+        return found
+
+    return decoded

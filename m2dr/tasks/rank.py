@@ -37,8 +37,7 @@ from m2dr.evaluate.measures import Evaluator, Ints, RowEvaluator, drop_own, over
 from m2dr.evaluate.runs import write_qrels, write_run
 from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
 from m2dr.index.bm25 import Bm25, blended
-from m2dr.index.codes import AGAIN
-from m2dr.index.codes import code as learn
+from m2dr.index.codes import AGAIN, learn_code
 from m2dr.index.exact import Decode, grid_top_k, scores_of
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.faiss import training_rows
@@ -255,8 +254,10 @@ class GridRanker:
         rows = store.rows(training_rows(store.documents))
         keys = list(product(self.dims, names))
         with ThreadPoolExecutor() as pool:
-            learnt = pool.map(lambda key: learn(key[1], key[0], self.card.similarity, rows), keys)
-            return {key: own.decoded for key, own in zip(keys, learnt, strict=True)}
+            learnt = pool.map(
+                lambda key: learn_code(key[1], key[0], self.card.similarity, rows), keys
+            )
+            return dict(zip(keys, learnt, strict=True))
 
     def _ranked(
         self,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.index.codes import CODES, bytes_of, code
+from m2dr.index.codes import CODES, bytes_of, learn_code
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.store import Store
 from m2dr.index.vectors import prefixes
@@ -20,12 +20,12 @@ def test_decoded_vectors_score_as_the_engine_does(
     documents = store.rows(range(store.documents))
     queries = np.random.default_rng(7).normal(size=(4, 16)).astype(np.float32)
 
-    own = code(name, dim, similarity, documents)
+    decoded = learn_code(name, dim, similarity, documents)
     index = open_index(build_index(store, dim, CODES[name]))
     if not index.exact:
         index = index.with_search_params({"rescore": 0})
     scores, rows = index.search(queries, 30)
-    expected = prefixes(queries, dim, similarity) @ own.decoded(documents).T
+    expected = prefixes(queries, dim, similarity) @ decoded(documents).T
     # Tables of products of few bits hold bytes.
     rounding = 0.02 * np.abs(scores).max() if name in "421" else 1e-5
     np.testing.assert_allclose(
