@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
-from itertools import pairwise, starmap
+from itertools import pairwise
 from queue import SimpleQueue
 from threading import Barrier, Lock
 from typing import TYPE_CHECKING, Any
@@ -453,7 +453,8 @@ def _in_threads(count: int, work: Callable[..., None], items: Iterable[tuple[Any
     import torch
 
     if count == 1:
-        deque(starmap(work, items), 0)
+        for item in items:
+            work(*item)
         return
     before, ready = torch.get_num_threads(), Barrier(count)
 

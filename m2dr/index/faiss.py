@@ -760,7 +760,7 @@ def train_index(index: Handle, sample: Scores, recipe: FaissRecipe) -> None:
         rotations = [each for each in rotations if isinstance(each, faiss.OPQMatrix)]
     inner: Handle = faiss.downcast_index(getattr(index, "index", index))
     few_bits = isinstance(inner, faiss.IndexPQFastScan)
-    if few_bits:
+    if few_bits:  # hundreds of small k-means, and to divide each costs more than it saves
         inner.pq.cp.niter = ROUNDS
     # OPQ learns in fewer rounds, without warnings, with as many centroids as the codes have.
     bits = inner.pq.nbits if hasattr(inner, "pq") else 8
@@ -768,10 +768,9 @@ def train_index(index: Handle, sample: Scores, recipe: FaissRecipe) -> None:
     for rotation, quantizer in zip(rotations, quantizers, strict=True):
         quantizer.cp.min_points_per_centroid = 1
         rotation.niter, rotation.pq = ROTATIONS, quantizer
-    # Hundreds of small k-means: to divide each costs more than it saves.
-    failing = _refusing(f"train {recipe.factory!r} on {counted(count, 'documents')}")
+    refusing = _refusing(f"train {recipe.factory!r} on {counted(count, 'documents')}")
     try:
-        with failing, _threads(int(few_bits)):
+        with refusing, _threads(int(few_bits)):
             # Repeated where there are few: OPQ writes beyond its memory below `dim` rows, and no
             # more centroids than documents are learned.
             index.train(np.resize(sample, (max(16, dim, count), dim)))

@@ -253,11 +253,9 @@ class GridRanker:
         store = self.stores[source]
         rows = store.rows(training_rows(store.documents))
         keys = list(product(self.dims, names))
+        learn = partial(learn_code, similarity=self.card.similarity, rows=rows)
         with ThreadPoolExecutor() as pool:
-            learnt = pool.map(
-                lambda key: learn_code(key[1], key[0], self.card.similarity, rows), keys
-            )
-            return dict(zip(keys, learnt, strict=True))
+            return dict(zip(keys, pool.map(lambda key: learn(key[1], key[0]), keys), strict=True))
 
     def _ranked(
         self,
