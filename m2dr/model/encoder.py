@@ -4,12 +4,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
+from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import ModelCard, pooling_modes
@@ -42,6 +45,9 @@ class Encoder(nn.Module):
         super().__init__()
         backbone = backbone_of(transformer.config)
         self.transformer = transformer
+        for module in transformer.modules():
+            if type(module) is MPNetSelfAttention:
+                module.__class__ = _FusedMPNetAttention
         self.exit_heads = nn.ModuleDict()  # by layer, as "3"
         self.behind = nn.Sequential()  # modules behind all exits but fitted ones
         self.fitted: FittedExits | None = None  # exits of the layers below the last
@@ -312,6 +318,31 @@ class Encoder(nn.Module):
             return read
 
         return wait
+
+
+class _FusedMPNetAttention(MPNetSelfAttention):
+    """MPNet's attention in one fused call; transformers takes its products one by one."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_bias: Any = None,  # a Tensor, which MPNetEncoder always gives
+        *_: object,
+        **__: object,
+    ) -> tuple[Tensor]:
+        shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
+        queries, keys, values = (
+            part(hidden_states).view(shape).transpose(1, 2) for part in (self.q, self.k, self.v)
+        )
+        states = scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            position_bias if attention_mask is None else position_bias + attention_mask,
+            self.dropout.p if self.training else 0.0,
+        )
+        return (self.o(states.transpose(1, 2).flatten(2)),)
 
 
 def pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> Tensor:
