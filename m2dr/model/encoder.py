@@ -330,7 +330,7 @@ class _FusedMPNetAttention(MPNetSelfAttention):
         position_bias: Any = None,  # a Tensor, which MPNetEncoder always gives
         *_: object,
         **__: object,
-    ) -> tuple[Tensor]:
+    ) -> tuple[Tensor, None]:
         shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
         queries, keys, values = (
             part(hidden_states).view(shape).transpose(1, 2) for part in (self.q, self.k, self.v)
@@ -342,7 +342,7 @@ class _FusedMPNetAttention(MPNetSelfAttention):
             position_bias if attention_mask is None else position_bias + attention_mask,
             self.dropout.p if self.training else 0.0,
         )
-        return (self.o(states.transpose(1, 2).flatten(2)),)
+        return self.o(states.transpose(1, 2).flatten(2)), None  # a fused call gives no weights
 
 
 def pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> Tensor:

@@ -1,3 +1,5 @@
+import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +79,20 @@ def test_layer_0_without_an_exit_is_what_transformers_calls_the_first_hidden_sta
         states = backbone_of(plain.config).final_norm_of(plain)(given.hidden_states[0])
 
     expected = pooled(states, encoder.card.pooling)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_a_config_that_asks_for_attention_weights_gives_the_same_vectors(
+    model_type: str, backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    asking = shutil.copytree(backbone(model_type), tmp_path / "asking")
+    config = json.loads((asking / "config.json").read_text())
+    (asking / "config.json").write_text(json.dumps({**config, "output_attentions": True}))
+
+    with torch.inference_mode():
+        found, expected = (load(each)[0](IDS, MASK) for each in (asking, backbone(model_type)))
+
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
