@@ -24,13 +24,13 @@ import numpy as np
 from words import as_folder, encode
 
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.measures import Evaluator
+from m2dr.evaluation.measures import Evaluator
 from m2dr.index.codes import CODES
 from m2dr.index.faiss import ENGINES, BinaryIndex, build_index, empty_index, open_index, train_index
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store, text_digests
 from m2dr.index.vectors import prefixes
-from m2dr.train.linear_fit import fit_rotation
+from m2dr.training.linear_fit import fit_rotation
 
 MEASURE = "nDCG@10"
 DIMS = (384, 256, 128, 64)

@@ -67,7 +67,7 @@ def sample(name: str, documents: int, queries: int, folder: Path) -> Path:
 def ours(place: Path, cuts: str) -> None:
     """One evaluation from nothing, in this process."""
     from m2dr.core.requests import EvaluateRequest
-    from m2dr.tasks.evaluate import evaluate
+    from m2dr.tasks.evaluating.evaluate import evaluate
 
     asked = {"layers": LAYERS, "dims": DIMS} if cuts == "grid" else {"layers": (6,), "dims": (384,)}
     with tempfile.TemporaryDirectory() as out:

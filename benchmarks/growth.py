@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.grid import SCORES, QueryScores, read_scores
+from m2dr.evaluation.grid import SCORES, QueryScores, read_scores
 
 LAYERS, DIMS, MEASURE = (0, 1, 3, 6), (32, 64, 128, 384), "nDCG@10"
 SHOWN = ((0, 64), (0, 128), (0, 384), (1, 384), (3, 384), (6, 64), (6, 128), (6, 384))

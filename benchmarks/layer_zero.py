@@ -33,14 +33,14 @@ from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.core.settings import FitSettings
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.measures import Evaluator
+from m2dr.evaluation.measures import Evaluator
 from m2dr.index.bm25 import Bm25
 from m2dr.model.checkpoint import load
 from m2dr.model.words import WordTable
 from m2dr.tasks.encoder import embed_texts
-from m2dr.tasks.fit import fit
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.training.fit import fit
 
 Work = Callable[[], object]
 Chain = Sequence[tuple[str, Callable[[Any], Any]]]

@@ -24,15 +24,15 @@ from m2dr.core.records import Document, Judgement, ModelCard, Query
 from m2dr.core.settings import TrainSettings, read_train_settings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.sentences import open_sentences
-from m2dr.evaluate.measures import Evaluator
-from m2dr.evaluate.sentence_tasks import correlations, distinct, gold_scores
+from m2dr.evaluation.measures import Evaluator
+from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
 from m2dr.index.exact import prefix_runs
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encoder import default_dims, document_layer, embed_texts, fitted_cuts
-from m2dr.tasks.fit import fit_texts, fit_texts_now
-from m2dr.tasks.train import train
+from m2dr.tasks.training.fit import fit_texts, fit_texts_now
+from m2dr.tasks.training.train import train
 
 LAYERS = (1, 2, 3, 4, 5, 6)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")  # and the whole, which `plain` trains

@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.measures import Evaluator
+from m2dr.evaluation.measures import Evaluator
 from m2dr.index.exact import prefix_runs
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.tasks.encoder import Side, default_dims, embed_texts
-from m2dr.train.linear_fit import fit_rotation
-from m2dr.train.scores import prefix_scores
+from m2dr.training.linear_fit import fit_rotation
+from m2dr.training.scores import prefix_scores
 
 Floats = NDArray[np.float32]
 CORPORA = ("nfcorpus", "scifact")

@@ -11,7 +11,7 @@ share of the rate of the gpu, both of which are printed.
 import argparse
 from collections.abc import Iterator
 
-from m2dr.evaluate.costs import bytes_per_document
+from m2dr.evaluation.costs import bytes_per_document
 
 CORPORA = {
     "1 M": 1_000_000,

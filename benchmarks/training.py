@@ -32,9 +32,9 @@ from memory import peak_memory
 from torch import Tensor
 
 from m2dr.core.settings import read_train_settings
-from m2dr.tasks.train import Setup, prepare
-from m2dr.train.losses import contrastive
-from m2dr.train.scores import prefix_scores
+from m2dr.tasks.training.train import Setup, prepare
+from m2dr.training.losses import contrastive
+from m2dr.training.scores import prefix_scores
 
 LAYERS, WIDTH, DIMS = 12, 768, (32, 64, 128, 256, 512, 768)
 DOCUMENTS = 8  # of each query: one positive, seven negatives
@@ -305,8 +305,8 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
 
 def objective_table(rounds: int, batch: int) -> None:
     """The loss and its gradient on vectors [L, B, H] of MiniLM's shape."""
-    from m2dr.tasks.recipe import recipe_of
-    from m2dr.train.objective import EncodedBatch
+    from m2dr.tasks.training.recipe import recipe_of
+    from m2dr.training.objective import EncodedBatch
 
     print(f"# The loss of each recipe, {batch} pairs, 6 layers of 384\n\n{machine()}. Forward and")
     print(f"backward on given vectors; median of {rounds}, with quartiles.\n")

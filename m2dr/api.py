@@ -13,16 +13,16 @@ from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
 from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, request_of, takes
 from m2dr.data.memory import Columns, name_of_data
-from m2dr.evaluate.grid import Grid, text_tables
+from m2dr.evaluation.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder, device_name, dtype_name
-from m2dr.tasks.search import Index
+from m2dr.tasks.searching.search import Index
 
 if TYPE_CHECKING:
     import pandas
     from transformers import TrainerCallback
 
-    from m2dr.tasks.mine import MineReport
-    from m2dr.tasks.pick import Choice
+    from m2dr.tasks.evaluating.pick import Choice
+    from m2dr.tasks.training.mine import MineReport
 
 __all__ = ["Encoder", "EvaluatedGrid", "Index", "UserError", "evaluate", "fit", "mine",
            "open_index", "train"]  # fmt: skip
@@ -31,24 +31,24 @@ open_index = Index.open
 Named = str | PathLike[str]
 # Other commands: the module of tasks and its function, and what it is asked.
 _COMMANDS: dict[str, tuple[str, str, type[Any]]] = {
-    "bm25": ("tasks.search", "bm25", requests.Bm25Request),
+    "bm25": ("tasks.searching.search", "bm25", requests.Bm25Request),
     "check_data": ("tasks.data", "check_data", requests.CheckRequest),
-    "compare": ("tasks.compare", "compare_folders", requests.CompareRequest),
-    "draw_figures": ("tasks.figures", "draw_figures", requests.FiguresRequest),
+    "compare": ("tasks.evaluating.compare", "compare_folders", requests.CompareRequest),
+    "draw_figures": ("tasks.evaluating.figures", "draw_figures", requests.FiguresRequest),
     "encode": ("tasks.encoder", "encode", requests.EncodeRequest),
     "evaluate_classification": (
-        "tasks.sentence_tasks", "evaluate_classification", requests.ClassificationRequest
+        "tasks.evaluating.sentence_tasks", "evaluate_classification", requests.ClassificationRequest
     ),
     "evaluate_mteb": ("integrations.mteb", "evaluate_mteb", requests.MtebRequest),
-    "evaluate_pairs": ("tasks.sentence_tasks", "evaluate_pairs", requests.PairsRequest),
-    "evaluate_sts": ("tasks.sentence_tasks", "evaluate_sts", requests.StsRequest),
+    "evaluate_pairs": ("tasks.evaluating.sentence_tasks", "evaluate_pairs", requests.PairsRequest),
+    "evaluate_sts": ("tasks.evaluating.sentence_tasks", "evaluate_sts", requests.StsRequest),
     "export": ("tasks.publish", "export_model", requests.ExportRequest),
-    "fuse": ("tasks.search", "fuse", requests.FuseRequest),
-    "index_fit": ("tasks.fit_index", "fit_index", requests.FitIndexRequest),
-    "index_import": ("tasks.importing", "import_vectors", requests.ImportRequest),
-    "index_push": ("tasks.index", "push_indexes", requests.PushRequest),
-    "index_verify": ("tasks.verify", "verify", requests.VerifyRequest),
-    "pick": ("tasks.pick", "pick_cut", requests.PickRequest),
+    "fuse": ("tasks.searching.search", "fuse", requests.FuseRequest),
+    "index_fit": ("tasks.indexing.fit_index", "fit_index", requests.FitIndexRequest),
+    "index_import": ("tasks.indexing.importing", "import_vectors", requests.ImportRequest),
+    "index_push": ("tasks.indexing.index", "push_indexes", requests.PushRequest),
+    "index_verify": ("tasks.indexing.verify", "verify", requests.VerifyRequest),
+    "pick": ("tasks.evaluating.pick", "pick_cut", requests.PickRequest),
     "push": ("tasks.publish", "push_model", requests.PushModelRequest),
     "write_card": ("tasks.publish", "write_card", requests.CardRequest),
 }  # fmt: skip
@@ -112,8 +112,8 @@ def train(
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    from m2dr.tasks import train as task
-    from m2dr.tasks.run_folder import read_run
+    from m2dr.tasks.training import train as task
+    from m2dr.tasks.training.run_folder import read_run
 
     split = settings.get("split", "train")
     settings["corpus"] = _corpus(corpus, columns, queries, qrels, split)
@@ -154,8 +154,8 @@ def fit(
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
     """
-    from m2dr.tasks import fit as task
-    from m2dr.tasks.run_folder import read_run
+    from m2dr.tasks.training import fit as task
+    from m2dr.tasks.training.run_folder import read_run
 
     settings["corpus"] = _corpus(corpus, columns)
     request, folder = read_run(FitSettings, task.FITTED, config, (), settings, out)
@@ -177,8 +177,8 @@ def pretrain(
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
     """
-    from m2dr.tasks.pretrain import pretrain as task
-    from m2dr.tasks.run_folder import read_run
+    from m2dr.tasks.training.pretrain import pretrain as task
+    from m2dr.tasks.training.run_folder import read_run
 
     request, folder = read_run(PretrainSettings, PRETRAINED, config, (), settings, out, resume)
     report = task(request, folder, resume, overwrite)
@@ -208,7 +208,7 @@ def mine(
         UserError: as `m2dr mine` refuses.
     """
     from m2dr.core.requests import MineRequest
-    from m2dr.tasks.mine import mine as task
+    from m2dr.tasks.training.mine import mine as task
 
     name = _corpus(corpus, columns, queries, qrels, options.get("split", "train"))
     return task(request_of(MineRequest, {"corpus": name, "out": out} | options))
@@ -252,7 +252,7 @@ def evaluate(
     Raises:
         UserError: a corpus, split, model, measure or cut is not there.
     """
-    from m2dr.tasks.evaluate import evaluate as task
+    from m2dr.tasks.evaluating.evaluate import evaluate as task
 
     encoder = model if isinstance(model, Encoder) else None
     own = encoder.options if encoder else {}
@@ -308,7 +308,7 @@ class EvaluatedGrid(Grid):
         Raises:
             UserError: the grid does not hold the measure, or the file cannot be written.
         """
-        from m2dr.evaluate.figures import quality_over_dims
+        from m2dr.evaluation.figures import quality_over_dims
 
         quality_over_dims([self], measure or self.measures[0], Path(path))
         return Path(path)
@@ -325,6 +325,6 @@ class EvaluatedGrid(Grid):
         Raises:
             UserError: no cut fits, with the nearest ones and what they lack.
         """
-        from m2dr.tasks.pick import pick_cut
+        from m2dr.tasks.evaluating.pick import pick_cut
 
         return pick_cut(PickRequest(self.folder, **limits))

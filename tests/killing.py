@@ -15,7 +15,7 @@ from pathlib import Path
 os.environ["MKL_CBWR"] = "AUTO,STRICT"  # as the command line does
 
 from m2dr.core.requests import IndexRequest
-from m2dr.tasks.index import index_corpus
+from m2dr.tasks.indexing.index import index_corpus
 
 
 def attempt(request: IndexRequest) -> int:

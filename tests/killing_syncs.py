@@ -23,7 +23,7 @@ from m2dr.index import store as stores
 from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import open_store
-from m2dr.tasks.index import index_corpus
+from m2dr.tasks.indexing.index import index_corpus
 
 MOMENTS = 6
 

@@ -23,10 +23,10 @@ from world import WORDS
 
 from m2dr import cli
 from m2dr.core.settings import TrainSettings
-from m2dr.tasks import train as verb
-from m2dr.train.module import TrainingModule
-from m2dr.train.objective import EncodedBatch
-from m2dr.train.trainer import Plan, Trainer, _StepCallback
+from m2dr.tasks.training import train as verb
+from m2dr.training.module import TrainingModule
+from m2dr.training.objective import EncodedBatch
+from m2dr.training.trainer import Plan, Trainer, _StepCallback
 
 STEPS = 3
 # What a log holds that is another one for another batch size, or at another time.

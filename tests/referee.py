@@ -9,9 +9,9 @@ from torch import Tensor
 
 from m2dr.core.records import Cut
 from m2dr.core.variants import FAITHFUL, VARIANTS
-from m2dr.train.mipic import Chain
-from m2dr.train.objective import EncodedBatch, Objective, Setting
-from m2dr.train.terms import StepTerms, possible_steps
+from m2dr.training.mipic import Chain
+from m2dr.training.objective import EncodedBatch, Objective, Setting
+from m2dr.training.terms import StepTerms, possible_steps
 
 WHOLE = Cut(L, H)
 SCORES = [0.9, 0.1, 0.8, 0.45, 0.9]  # of sentence pairs; from .8 on they are alike

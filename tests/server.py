@@ -20,10 +20,10 @@ import faiss  # noqa: E402, F401  # loaded for those who are forked
 import torch  # noqa: E402, F401  # the same
 import transformers  # noqa: E402, F401  # the same
 
-import m2dr.tasks.evaluate  # noqa: E402  # the same
-import m2dr.tasks.index  # noqa: E402  # the same
-import m2dr.tasks.search  # noqa: E402  # the same
-import m2dr.tasks.train  # noqa: E402, F401  # the same
+import m2dr.tasks.evaluating.evaluate  # noqa: E402  # the same
+import m2dr.tasks.indexing.index  # noqa: E402  # the same
+import m2dr.tasks.searching.search  # noqa: E402  # the same
+import m2dr.tasks.training.train  # noqa: E402, F401  # the same
 
 
 def run(words: list[str], cwd: str, streams: list[str]) -> None:

@@ -13,7 +13,7 @@ from m2dr import Encoder
 from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest
 from m2dr.integrations.beir import BeirIndex
-from m2dr.tasks.index import index_corpus
+from m2dr.tasks.indexing.index import index_corpus
 
 pytest.importorskip("beir")
 pytestmark = pytest.mark.filterwarnings("default")  # beir's own are not ours to mend

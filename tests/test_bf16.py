@@ -24,12 +24,12 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import pool
 from m2dr.tasks.encoder import embed_texts
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
-from m2dr.tasks.train import Setup, prepare, train
-from m2dr.train.losses import compressed, compressed_all, compressed_randomised
-from m2dr.train.objective import EncodedBatch, Objective
-from m2dr.train.terms import StepTerms
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.training.train import Setup, prepare, train
+from m2dr.training.losses import compressed, compressed_all, compressed_randomised
+from m2dr.training.objective import EncodedBatch, Objective
+from m2dr.training.terms import StepTerms
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -131,7 +131,7 @@ def test_scores_are_float32_whatever_operator_makes_them(monkeypatch: pytest.Mon
     def naive(queries: Tensor, documents: Tensor, dims: Sequence[int], _: object) -> Tensor:
         return torch.stack([queries[..., :k] @ documents[..., :k].mT for k in dims], dim=1)
 
-    monkeypatch.setattr("m2dr.train.objective.prefix_scores", naive)
+    monkeypatch.setattr("m2dr.training.objective.prefix_scores", naive)
     paper = batch("dot")
     objective = objective_of("elastic", paper).float()
     asked = objective.at(0)

@@ -181,7 +181,7 @@ def test_an_error_of_a_worker_ends_encoding_with_its_sentence(
 PEAK = """
 import sys
 from pathlib import Path
-from m2dr.tasks.index import IndexRequest, index_corpus
+from m2dr.tasks.indexing.index import IndexRequest, index_corpus
 index_corpus(IndexRequest(
     sys.argv[1], sys.argv[2], layers=(4,), dims=(8,), root=Path(sys.argv[3]), device="cpu",
     shard_rows=500, exits=False))

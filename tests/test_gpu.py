@@ -26,9 +26,9 @@ from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
 from m2dr.tasks.encoder import embed_tokens
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
-from m2dr.tasks.train import Setup, prepare, train
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.training.train import Setup, prepare, train
 
 pytestmark = pytest.mark.gpu
 DEVICE = os.environ.get("M2DR_TEST_DEVICE", "cuda")

@@ -13,8 +13,8 @@ from transformers import TrainerState
 
 from m2dr.core.errors import Interrupted
 from m2dr.core.settings import TrainSettings
-from m2dr.tasks import train as verb
-from m2dr.train.trainer import _StepCallback
+from m2dr.tasks.training import train as verb
+from m2dr.training.trainer import _StepCallback
 
 TRAIN = (
     "train", "--variant", "dims", "--steps", "40", "--batch-size", "4", "--set", "save_steps=10",

@@ -14,13 +14,13 @@ from m2dr.core.requests import (
     MtebRequest,
     StsRequest,
 )
-from m2dr.evaluate.grid import Grid
+from m2dr.evaluation.grid import Grid
 from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import evaluate_mteb, run_task
 from m2dr.model import checkpoint
 from m2dr.tasks import encoder as cut_encoder
-from m2dr.tasks.figures import read_results
-from m2dr.tasks.sentence_tasks import evaluate_sts
+from m2dr.tasks.evaluating.figures import read_results
+from m2dr.tasks.evaluating.sentence_tasks import evaluate_sts
 
 pytest.importorskip("mteb")
 pytestmark = pytest.mark.filterwarnings("default")  # mteb's and datasets' own are not ours to mend

@@ -18,7 +18,7 @@ from world import make_backbone, make_corpus
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings
 from m2dr.model.checkpoint import load
-from m2dr.tasks.run_folder import begin, read_run
+from m2dr.tasks.training.run_folder import begin, read_run
 
 TESTS = Path(__file__).parent
 B = 4  # queries per step and process

@@ -8,12 +8,12 @@ import pytest
 from m2dr.core.records import Cut
 from m2dr.core.requests import ClassificationRequest, EvaluateRequest, IndexRequest, StsRequest
 from m2dr.core.settings import FitSettings
-from m2dr.evaluate.grid import Grid
+from m2dr.evaluation.grid import Grid
 from m2dr.integrations.beir import BeirIndex
-from m2dr.tasks.evaluate import evaluate
-from m2dr.tasks.fit import fit
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.sentence_tasks import evaluate_classification, evaluate_sts
+from m2dr.tasks.evaluating.evaluate import evaluate
+from m2dr.tasks.evaluating.sentence_tasks import evaluate_classification, evaluate_sts
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.training.fit import fit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 

@@ -14,8 +14,8 @@ from world import make_fitted, make_model
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.index.faiss import load_faiss
 from m2dr.integrations.pyserini import PyseriniQueryEncoder
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import Searcher
 
 ROOT = Path(__file__).parents[1]
 QUERIES = {"q1": "read a file", "q2": "close the text module class path", "q3": "open"}

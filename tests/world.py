@@ -224,7 +224,7 @@ def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:
     from dataclasses import replace
 
     from m2dr.core.settings import FitSettings
-    from m2dr.tasks.fit import fit
+    from m2dr.tasks.training.fit import fit
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     texts = folder.with_suffix(".txt")
@@ -246,9 +246,9 @@ def ndcg(corpus: Path, model: Path, folder: Path) -> float:
     """nDCG@10 of the cut L2D8 on the test queries of a corpus, as m2dr measures it."""
     from m2dr.core.requests import IndexRequest, SearchRequest
     from m2dr.data.loaders import open_dataset
-    from m2dr.evaluate.measures import Evaluator
-    from m2dr.tasks.index import index_corpus
-    from m2dr.tasks.search import Searcher
+    from m2dr.evaluation.measures import Evaluator
+    from m2dr.tasks.indexing.index import index_corpus
+    from m2dr.tasks.searching.search import Searcher
 
     where = {"root": folder / "indexes", "device": "cpu", "dtype": "fp32"}
     index_corpus(IndexRequest(str(corpus), str(model), (8,), (2,), store="f32", **where))

@@ -24,8 +24,8 @@ from m2dr.core.requests import PYDOCS
 from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings
 
 if TYPE_CHECKING:
-    from m2dr.tasks.evaluate import EvaluateReport
-    from m2dr.tasks.sentence_tasks import TaskReport
+    from m2dr.tasks.evaluating.evaluate import EvaluateReport
+    from m2dr.tasks.evaluating.sentence_tasks import TaskReport
 
 
 # Training
@@ -47,9 +47,9 @@ def train(
 ) -> None:
     """Train an encoder so that every layer and prefix can retrieve."""
     if only_explain:
-        from m2dr.tasks.recipe import explain
-        from m2dr.tasks.train import of_cut, separate_cuts
-        from m2dr.tasks.training_data import kind_of
+        from m2dr.tasks.training.recipe import explain
+        from m2dr.tasks.training.train import of_cut, separate_cuts
+        from m2dr.tasks.training.training_data import kind_of
 
         cuts = separate_cuts(settings)
         one = of_cut(settings, cuts[-1]) if cuts else settings
@@ -58,7 +58,7 @@ def train(
             count = counted(len(cuts), "models")
             echo(f"{count}, one for each cut; this is the largest, {cuts[-1]}.")
         return
-    from m2dr.tasks import train as task
+    from m2dr.tasks.training import train as task
 
     if task.separate_cuts(settings):
         many = task.train_separately(settings, folder, resume, overwrite)
@@ -89,7 +89,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool) -> None:
 
     The encoder stays as it is, and nothing is trained: an exit is fitted to each layer.
     """
-    from m2dr.tasks import fit as task
+    from m2dr.tasks.training import fit as task
 
     report = task.fit(settings, folder, overwrite)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in report.cosines)
@@ -114,7 +114,7 @@ def pretrain(settings: PretrainSettings, folder: Path, resume: bool, overwrite: 
 
     What it writes is a start for m2dr train.
     """
-    from m2dr.tasks import pretrain as task
+    from m2dr.tasks.training import pretrain as task
 
     report = task.pretrain(settings, folder, resume, overwrite)
     _say_first(
@@ -148,7 +148,7 @@ def corpus(request: requests.IndexRequest, resume: bool) -> None:
     only texts that are new are encoded, at all layers that are there.
     """
     refuse_both(resume, request.overwrite)
-    from m2dr.tasks.index import index_corpus
+    from m2dr.tasks.indexing.index import index_corpus
 
     report = index_corpus(request)
     echo_all(report.folders)
@@ -168,7 +168,7 @@ def index_fit(request: requests.FitIndexRequest) -> None:
     Queries of any layer search it then, layer 0 runs none; over the bridge come those of another
     model.
     """
-    from m2dr.tasks.fit_index import fit_index
+    from m2dr.tasks.indexing.fit_index import fit_index
 
     folder, record = fit_index(request)
     echo(f"{counted(record.fit.texts, 'documents')}: {folder}")
@@ -179,7 +179,7 @@ def index_fit(request: requests.FitIndexRequest) -> None:
 @json_option
 def index_list(request: requests.ListRequest, as_json: bool) -> None:
     """List what is encoded and built, and what is half-written."""
-    from m2dr.evaluate.grid import aligned
+    from m2dr.evaluation.grid import aligned
     from m2dr.index.store import list_stores
 
     stores = list_stores(request.root)
@@ -214,7 +214,7 @@ def verify(request: requests.VerifyRequest, as_json: bool) -> None:
     A sample of the documents is encoded again. FOLDERS are stores, or folders above them; all
     of --indexes by default. Ends with exit code 2 if anything is wrong.
     """
-    from m2dr.tasks.verify import verify as task
+    from m2dr.tasks.indexing.verify import verify as task
 
     verdicts = task(request)
     if as_json:
@@ -240,7 +240,7 @@ def index_import(request: requests.ImportRequest) -> None:
     no model: words of the documents are fitted to them, and queries run no layer. Pickles are not
     read. m2dr index corpus with another --dim indexes one more prefix.
     """
-    from m2dr.tasks.importing import import_vectors
+    from m2dr.tasks.indexing.importing import import_vectors
 
     report = import_vectors(request)
     echo_all(report.indexes)
@@ -263,7 +263,7 @@ def index_push(request: requests.PushRequest) -> None:
     Given again, it goes on where it stopped. A collection is labelled with corpus, model, layer
     and dim, and other vectors are refused. Search it with m2dr search --index milvus:URI.
     """
-    from m2dr.tasks.index import push_indexes
+    from m2dr.tasks.indexing.index import push_indexes
 
     report = push_indexes(request)
     for sent in report.collections:
@@ -312,8 +312,8 @@ def search(
         raise UserError('Nothing to search for: give a query, such as: m2dr search "read a file"')
     from m2dr.core.files import refuse_same_file
     from m2dr.data.qrels import read_topics
-    from m2dr.evaluate.runs import write_run
-    from m2dr.tasks import search as task
+    from m2dr.evaluation.runs import write_run
+    from m2dr.tasks.searching import search as task
 
     refuse_same_file("--run", run_file, {"--topics": topics, "--corpus": request.corpus})
     queries = read_topics(topics) if topics else None  # before anything is loaded
@@ -361,7 +361,7 @@ def mine(request: requests.MineRequest) -> None:
 
     These are documents that rank high and are not known to answer.
     """
-    from m2dr.tasks.mine import mine as task
+    from m2dr.tasks.training.mine import mine as task
 
     report = task(request)
     echo(report.line, beside=report.out)
@@ -374,7 +374,7 @@ def mine(request: requests.MineRequest) -> None:
 @takes(requests.Bm25Request)
 def bm25(request: requests.Bm25Request) -> None:
     """Rank by BM25: a lexical TREC run to fuse with, or a baseline."""
-    from m2dr.tasks.search import bm25 as task
+    from m2dr.tasks.searching.search import bm25 as task
 
     report = task(request)
     echo(
@@ -392,7 +392,7 @@ def bm25(request: requests.Bm25Request) -> None:
 @takes(requests.FuseRequest)
 def fuse(request: requests.FuseRequest) -> None:
     """Make one TREC run of several, of m2dr or of any other tool."""
-    from m2dr.tasks.search import fuse as task
+    from m2dr.tasks.searching.search import fuse as task
 
     report = task(request)
     echo(
@@ -432,7 +432,7 @@ def retrieval(request: requests.EvaluateRequest, as_json: bool) -> None:
 
     It may be in BEIR or MS MARCO layout, pydocs, irds:ID or hf:ID.
     """
-    from m2dr.tasks.evaluate import evaluate as task
+    from m2dr.tasks.evaluating.evaluate import evaluate as task
 
     _show_task(task(request), as_json)
 
@@ -448,7 +448,7 @@ def sts(request: requests.StsRequest, as_json: bool) -> None:
 
     The cosines of pairs are compared with their scores.
     """
-    from m2dr.tasks.sentence_tasks import evaluate_sts
+    from m2dr.tasks.evaluating.sentence_tasks import evaluate_sts
 
     _show_task(evaluate_sts(request), as_json)
 
@@ -464,7 +464,7 @@ def classification(request: requests.ClassificationRequest, as_json: bool) -> No
 
     A logistic regression is fitted on frozen vectors.
     """
-    from m2dr.tasks.sentence_tasks import evaluate_classification
+    from m2dr.tasks.evaluating.sentence_tasks import evaluate_classification
 
     _show_task(evaluate_classification(request), as_json)
 
@@ -480,7 +480,7 @@ def pairs(request: requests.PairsRequest, as_json: bool) -> None:
 
     Accuracy and F1 are those at the best threshold.
     """
-    from m2dr.tasks.sentence_tasks import evaluate_pairs
+    from m2dr.tasks.evaluating.sentence_tasks import evaluate_pairs
 
     _show_task(evaluate_pairs(request), as_json)
 
@@ -523,7 +523,7 @@ def compare(request: requests.CompareRequest, as_json: bool) -> None:
     Each cell of a grid is compared by a paired test. FOLDER holds the results of one model, as
     results/pydocs/test/pydocs-full-dim.
     """
-    from m2dr.tasks.compare import compare_folders
+    from m2dr.tasks.evaluating.compare import compare_folders
 
     report = compare_folders(request)
     _show(report, as_json)
@@ -544,7 +544,7 @@ def pick(request: requests.PickRequest, as_json: bool) -> None:
     alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
     are measured by m2dr evaluate retrieval --costs.
     """
-    from m2dr.tasks.pick import pick_cut
+    from m2dr.tasks.evaluating.pick import pick_cut
 
     _show(pick_cut(request), as_json)
 
@@ -557,7 +557,7 @@ def figures(request: requests.FiguresRequest) -> None:
     RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
     results itself, which is the default.
     """
-    from m2dr.tasks.figures import draw_figures
+    from m2dr.tasks.evaluating.figures import draw_figures
 
     echo_all(draw_figures(request))
 

@@ -119,7 +119,7 @@ class _Main(Group):
 def _show_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from m2dr.evaluate.grid import package_versions
+    from m2dr.evaluation.grid import package_versions
     from m2dr.model.devices import device_names
 
     echo(f"m2dr {__version__}")

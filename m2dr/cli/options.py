@@ -187,7 +187,7 @@ def settings_of(
         def run(
             config: str | None, words: tuple[str, ...], out: Path | None, **values: Any
         ) -> None:
-            from m2dr.tasks.run_folder import read_run
+            from m2dr.tasks.training.run_folder import read_run
 
             resume, what = values.get("resume", False), folder.removeprefix("VARIANT")
             refuse_both(resume, values["overwrite"])

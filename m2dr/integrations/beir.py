@@ -10,7 +10,7 @@ from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.encoder import newest_model
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.searching.search import Searcher
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
 Results = dict[str, dict[str, float]]  # query id -> docid -> score

@@ -18,7 +18,7 @@ from m2dr.core.files import atomic_path, lock_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut
 from m2dr.core.requests import MtebRequest
-from m2dr.evaluate.grid import Grid, as_json, text_table, write_grid
+from m2dr.evaluation.grid import Grid, as_json, text_table, write_grid
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encoder import Encoder, cuts_of, document_layer, names_of, newest_model

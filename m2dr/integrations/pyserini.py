@@ -13,7 +13,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.requests import SearchRequest
 from m2dr.index.manifest import INDEX, INDEX_DOCIDS, IndexManifest
 from m2dr.index.vectors import prefixes
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.searching.search import Searcher
 
 
 class PyseriniQueryEncoder:

@@ -16,15 +16,15 @@ from prometheus_client import generate_latest as as_prometheus
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
-from m2dr.evaluate.costs import bytes_per_document, search_multiply_adds
-from m2dr.evaluate.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
+from m2dr.evaluation.costs import bytes_per_document, search_multiply_adds
+from m2dr.evaluation.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.filters import FIELDS, field_types, typed
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes
 from m2dr.index.vectors import prefixes
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
 from m2dr.tasks.encoder import QueryEncoder, default_dims, document_layer, label_of, names_of
-from m2dr.tasks.search import EXACT, Index, QueryEncoders, Searcher
+from m2dr.tasks.searching.search import EXACT, Index, QueryEncoders, Searcher
 
 MOST_HITS = 20_000  # documents of an answer
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told
@@ -211,7 +211,7 @@ class ServedIndex:
     def costs(self) -> list[Table]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""
         from m2dr.model.encoder import Encoder
-        from m2dr.tasks.costs import shape_of
+        from m2dr.tasks.evaluating.costs import shape_of
 
         kinds = {n: (self._at[n].exits, self._at[n].query_model) for n in self.dims}
         deepest = {kind: layer for layer, kind in kinds.items() if layer}

@@ -11,7 +11,7 @@ from m2dr.core.requests import CheckRequest
 from m2dr.data.dataset import Dataset, is_document
 from m2dr.data.sentences import Sentences, open_sentences, paths_of, recognises_sentences
 from m2dr.data.tables import columns_of, is_table
-from m2dr.evaluate.grid import aligned
+from m2dr.evaluation.grid import aligned
 from m2dr.tasks.corpus import open_corpus
 
 SHOWN = 3  # rows

@@ -10,8 +10,8 @@ from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import error_summary, lock_folder
 from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, MeasuredCut, ModelCard
 from m2dr.core.requests import GRAPHS, RESULTS, CardRequest, ExportRequest, PushModelRequest
-from m2dr.evaluate.costs import bytes_per_document
-from m2dr.evaluate.grid import GRID, by_code
+from m2dr.evaluation.costs import bytes_per_document
+from m2dr.evaluation.grid import GRID, by_code
 from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.encoder import parameters_of
@@ -19,8 +19,8 @@ from m2dr.model.export import cut_model, refuse_unready, write_graph, write_word
 from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.encoder import names_of, newest_model
-from m2dr.tasks.figures import ModelResult, read_results
-from m2dr.tasks.run_folder import SETTINGS as TRAINING
+from m2dr.tasks.evaluating.figures import ModelResult, read_results
+from m2dr.tasks.training.run_folder import SETTINGS as TRAINING
 
 MAIN = "main"  # the branch of a new repository
 # Files of a model in its own folder; those of its modules lie in folders that modules.json names.

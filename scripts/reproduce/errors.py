@@ -13,8 +13,8 @@ from claims import Kind
 from measuring import Measured, meant
 
 from m2dr.core.records import Cut
-from m2dr.evaluate.grid import read_scores
-from m2dr.evaluate.sentence_tasks import CORRELATIONS, separation
+from m2dr.evaluation.grid import read_scores
+from m2dr.evaluation.sentence_tasks import CORRELATIONS, separation
 
 DRAWS, SEED = 100, 13  # of the bootstrap
 Array = np.ndarray[Any, Any]

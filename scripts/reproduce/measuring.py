@@ -18,7 +18,7 @@ from m2dr.core.records import Cut, ModelCard
 from m2dr.core.requests import EvaluateRequest
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encoder import default_dims
-from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.evaluating.evaluate import evaluate
 
 LAYERS = 12  # the last ones, of which ESE reports means
 Values = Mapping[str, Mapping[str, float]]  # measure -> cut -> value

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.evaluate.figures import MODELS, dress, head, name_panel, new_figure, save
+from m2dr.evaluation.figures import MODELS, dress, head, name_panel, new_figure, save
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype

@@ -30,9 +30,9 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Run
 from m2dr.core.requests import EvaluateRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.runs import read_run
+from m2dr.evaluation.runs import read_run
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.evaluating.evaluate import evaluate
 
 TextOf = Callable[[str], str]  # of a docid
 Cells = Mapping[str, Mapping[str, Mapping[str, float]]]  # model -> cut -> measure -> share

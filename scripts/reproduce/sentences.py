@@ -14,9 +14,9 @@ from training import Scale
 
 from m2dr.core.requests import ClassificationRequest, TaskRequest
 from m2dr.data.sentences import ScoredPairs, open_binary_pairs, open_scored_pairs, split_file
-from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.sentence_tasks import correlations, gold_scores, prefix_products, separations
-from m2dr.tasks.sentence_tasks import (
+from m2dr.evaluation.grid import Grid
+from m2dr.evaluation.sentence_tasks import correlations, gold_scores, prefix_products, separations
+from m2dr.tasks.evaluating.sentence_tasks import (
     SentenceTask,
     evaluate_classification,
     measure_tasks,

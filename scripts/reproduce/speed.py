@@ -24,8 +24,8 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.settings import TrainSettings
 from m2dr.data.sentences import open_scored_pairs
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.costs import document_speeds, open_encoders
-from m2dr.tasks.train import prepare
+from m2dr.tasks.evaluating.costs import document_speeds, open_encoders
+from m2dr.tasks.training.train import prepare
 
 ROUNDS = 5
 TASKS7 = EXPERIMENTS["v1_grid"].evaluation.tasks

@@ -13,7 +13,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.settings import TrainSettings, read_train_settings
 from m2dr.model.hub import CARD, RECORD
-from m2dr.tasks.train import train
+from m2dr.tasks.training.train import train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DOCUMENTS, SENTENCES = (

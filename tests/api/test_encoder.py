@@ -20,8 +20,8 @@ from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import export_cut
 from m2dr.tasks import encoder as module
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import Searcher
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 TEXTS = [" ".join(WORDS[start : start + length]) for start in range(6) for length in range(1, 8)]

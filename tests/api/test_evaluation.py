@@ -13,8 +13,8 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
 from m2dr.core.settings import read_train_settings
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.evaluate import evaluate
-from m2dr.tasks.train import train
+from m2dr.tasks.evaluating.evaluate import evaluate
+from m2dr.tasks.training.train import train
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 

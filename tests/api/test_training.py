@@ -8,7 +8,7 @@ import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 import m2dr
-from m2dr.train.losses import contrastive
+from m2dr.training.losses import contrastive
 
 
 @pytest.fixture

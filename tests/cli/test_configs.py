@@ -10,8 +10,8 @@ from world import make_shape
 
 from m2dr.core.records import Cut
 from m2dr.core.settings import PretrainSettings, read_settings, read_train_settings
-from m2dr.tasks.recipe import Kind, explain, recipe_of
-from m2dr.tasks.train import of_cut, separate_cuts
+from m2dr.tasks.training.recipe import Kind, explain, recipe_of
+from m2dr.tasks.training.train import of_cut, separate_cuts
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 README = (CONFIGS / "README.md").read_text()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from m2dr.core.records import Document, Run
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.measures import Evaluator
+from m2dr.evaluation.measures import Evaluator
 from m2dr.index.bm25 import Bm25, blended
 
 # What Snowball's English stemmer makes of each word; None: a stop word, or a single letter.

@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.tasks.importing import vectors_of
+from m2dr.tasks.indexing.importing import vectors_of
 
 Floats = NDArray[np.float32]
 

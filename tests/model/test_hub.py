@@ -12,8 +12,8 @@ from world import make_backbone
 from m2dr.core.settings import FitSettings, read_train_settings
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import pinned
-from m2dr.tasks.fit import fit
-from m2dr.tasks.train import train
+from m2dr.tasks.training.fit import fit
+from m2dr.tasks.training.train import train
 
 OLD, NEW = "a" * 40, "b" * 40
 NAME = "someone/tiny"

@@ -25,8 +25,8 @@ from world import WORDS, configurations, load_plain, make_backbone, unigrams
 from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.tasks.encoder import embed_texts
-from m2dr.tasks.fit import fit
-from m2dr.tasks.train import train
+from m2dr.tasks.training.fit import fit
+from m2dr.tasks.training.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 Floats = NDArray[np.float32]

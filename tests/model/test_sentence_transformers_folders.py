@@ -33,7 +33,7 @@ from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, read_card
 from m2dr.model.hub import SETTINGS
 from m2dr.tasks.encoder import Encoder, embed_texts
-from m2dr.tasks.train import train
+from m2dr.tasks.training.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 Chain = Sequence[Module]

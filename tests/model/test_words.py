@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from m2dr.core.errors import UserError
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.train.words import fit_words
+from m2dr.training.words import fit_words
 
 CORPUS = ["Open the file", "close the file", "a list of numbers", "parse a number of the list"]
 UNKNOWN = ["", "?!", "unheard words"]

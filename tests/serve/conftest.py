@@ -7,7 +7,7 @@ import pytest
 from http_serving import CPU, Server, World
 
 from m2dr.core.requests import IndexRequest
-from m2dr.tasks.index import index_corpus
+from m2dr.tasks.indexing.index import index_corpus
 
 
 @pytest.fixture(scope="session")

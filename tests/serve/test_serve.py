@@ -17,7 +17,7 @@ from m2dr import Encoder, Index, open_index
 from m2dr.core.errors import UserError
 from m2dr.core.files import write_record
 from m2dr.core.records import Cut
-from m2dr.evaluate.grid import PROVENANCE, Grid, Provenance, write_grid
+from m2dr.evaluation.grid import PROVENANCE, Grid, Provenance, write_grid
 from m2dr.serve.service import find_grid
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")

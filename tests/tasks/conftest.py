@@ -8,5 +8,5 @@ import pytest
 def _no_figures() -> Iterator[None]:
     """Leave out the figures of a grid, which take most of the time of a small one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("m2dr.tasks.evaluate.quality_over_dims", Mock())
+        patch.setattr("m2dr.tasks.evaluating.evaluate.quality_over_dims", Mock())
         yield

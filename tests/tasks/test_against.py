@@ -11,8 +11,8 @@ from scipy import stats
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import CompareRequest
-from m2dr.evaluate.grid import Grid, QueryScores, read_grid, write_grid, write_scores
-from m2dr.tasks.compare import compare, compare_folders
+from m2dr.evaluation.grid import Grid, QueryScores, read_grid, write_grid, write_scores
+from m2dr.tasks.evaluating.compare import compare, compare_folders
 
 QUERIES = [f"q{i}" for i in range(30)]
 CUTS = (Cut(1, 8), Cut(2, 8))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from commands import done
 
-from m2dr.evaluate.grid import read_provenance
+from m2dr.evaluation.grid import read_provenance
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks import evaluate
+from m2dr.tasks.evaluating import evaluate
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from m2dr.core.records import Document, Group, ModelCard, Query, SentencePair
 from m2dr.model.checkpoint import load
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks import training_data
-from m2dr.tasks.training_data import make_batch, make_pair_batch
-from m2dr.train.module import TokenBatch
+from m2dr.tasks.training import training_data
+from m2dr.tasks.training.training_data import make_batch, make_pair_batch
+from m2dr.training.module import TokenBatch
 
 Make = Callable[[list[Any]], TokenBatch]
 

@@ -18,10 +18,10 @@ from m2dr.data.loaders import open_dataset
 from m2dr.index.store import open_store
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.encoder import Encoder
-from m2dr.tasks.evaluate import evaluate
-from m2dr.tasks.fit_index import fit_index
-from m2dr.tasks.importing import import_vectors
-from m2dr.tasks.search import Index, Searcher
+from m2dr.tasks.evaluating.evaluate import evaluate
+from m2dr.tasks.indexing.fit_index import fit_index
+from m2dr.tasks.indexing.importing import import_vectors
+from m2dr.tasks.searching.search import Index, Searcher
 
 WIDTH = 48  # of vectors that nobody has a model of
 CPU = {"device": "cpu", "dtype": "fp32"}

@@ -8,7 +8,7 @@ from world import WORDS
 from m2dr.core.requests import ClassificationRequest
 from m2dr.model import checkpoint
 from m2dr.tasks.encoder import Encoder
-from m2dr.tasks.sentence_tasks import evaluate_classification
+from m2dr.tasks.evaluating.sentence_tasks import evaluate_classification
 
 pytest.importorskip("sklearn")
 
@@ -66,7 +66,7 @@ def test_every_cut_is_learnt_from_its_own_vectors(
 def test_texts_are_encoded_once_and_only_those_that_are_used(
     tiny_backbone: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from m2dr.tasks import sentence_tasks
+    from m2dr.tasks.evaluating import sentence_tasks
 
     seen, encode = [], sentence_tasks.embed_texts
 

@@ -10,12 +10,12 @@ from world import configurations, make_fitted
 
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
-from m2dr.evaluate.costs import Costs, read_costs
+from m2dr.evaluation.costs import Costs, read_costs
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import WORDS
-from m2dr.tasks.costs import measure_costs, open_encoders, query_times, shape_of
+from m2dr.tasks.evaluating.costs import measure_costs, open_encoders, query_times, shape_of
 
 
 @pytest.mark.parametrize("model_type", BACKBONES)
@@ -137,7 +137,7 @@ def test_a_query_costs_its_encoding_and_its_search(
         ("search", (16, "f32")): 0.02,
     }
     monkeypatch.setattr(
-        "m2dr.tasks.costs._seconds",
+        "m2dr.tasks.evaluating.costs._seconds",
         lambda step, of, query: spent[step.__name__, of] * (query + 1),
     )
     index = SimpleNamespace(ranked=lambda *_, **__: None)

@@ -24,7 +24,7 @@ from m2dr.index.store import Store, open_store
 from m2dr.model.graphs import INT8, OPENVINO, RUNTIMES, DocumentSource
 from m2dr.model.int8 import quantize
 from m2dr.model.words import unit_rows
-from m2dr.tasks.index import index_corpus
+from m2dr.tasks.indexing.index import index_corpus
 
 pytestmark = pytest.mark.skipif(
     not RUNTIMES[OPENVINO].installed, reason="openvino is not installed"

@@ -24,10 +24,10 @@ from m2dr.index.exit_files import fitting_exits
 from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import Store, open_store
-from m2dr.tasks import encode_corpus
-from m2dr.tasks.encode_corpus import ShardEncoder, ShardReader
-from m2dr.tasks.fit_index import fit_index
-from m2dr.tasks.index import index_corpus
+from m2dr.tasks.indexing import encode as encode_corpus
+from m2dr.tasks.indexing.encode import ShardEncoder, ShardReader
+from m2dr.tasks.indexing.fit_index import fit_index
+from m2dr.tasks.indexing.index import index_corpus
 
 Asked = Callable[..., IndexRequest]
 

@@ -9,7 +9,7 @@ from m2dr.core.records import Document, Group, Query
 from m2dr.model.checkpoint import load
 from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.encoder import embed_texts
-from m2dr.tasks.training_data import make_batch
+from m2dr.tasks.training.training_data import make_batch
 
 TEXTS = ["read", "a file and a list of numbers and text", "open the path", "x y z", "class"] * 9
 

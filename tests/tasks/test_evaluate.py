@@ -9,15 +9,15 @@ from safetensors.torch import load_file, save_file
 from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
-from m2dr.evaluate.costs import read_costs
-from m2dr.evaluate.grid import LayerScores, read_grid, read_scores
-from m2dr.evaluate.measures import Evaluator
-from m2dr.evaluate.runs import read_run
-from m2dr.tasks import rank as ranking
+from m2dr.evaluation.costs import read_costs
+from m2dr.evaluation.grid import LayerScores, read_grid, read_scores
+from m2dr.evaluation.measures import Evaluator
+from m2dr.evaluation.runs import read_run
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.evaluate import EvaluateReport, evaluate
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.evaluating import rank as ranking
+from m2dr.tasks.evaluating.evaluate import EvaluateReport, evaluate
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import Searcher
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)
 CODES = ("f32", "1", "1+")

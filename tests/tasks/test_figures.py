@@ -9,9 +9,9 @@ from matplotlib.image import imread
 
 from m2dr.core.records import Cut
 from m2dr.core.requests import FiguresRequest
-from m2dr.evaluate.costs import Cost, Costs, write_costs
-from m2dr.evaluate.grid import Grid, write_grid
-from m2dr.tasks.figures import draw_figures, joined_grid, read_results
+from m2dr.evaluation.costs import Cost, Costs, write_costs
+from m2dr.evaluation.grid import Grid, write_grid
+from m2dr.tasks.evaluating.figures import draw_figures, joined_grid, read_results
 
 LAYERS, DIMS, QUERIES = (2, 4), (8, 16, 32), 12
 EVIL = "<script>alert('1')</script>&\"$x^2$"

@@ -19,9 +19,9 @@ from m2dr.core.requests import (
     IndexRequest,
     SearchRequest,
 )
-from m2dr.tasks.importing import import_vectors
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.indexing.importing import import_vectors
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import Searcher
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 DOCUMENTS = [

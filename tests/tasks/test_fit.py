@@ -20,9 +20,9 @@ from m2dr.model import checkpoint, hub
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import read_card
 from m2dr.model.words import WordTable
-from m2dr.tasks import fit as fit_module
 from m2dr.tasks.encoder import QueryEncoder, embed_texts
-from m2dr.tasks.fit import fit, fit_texts
+from m2dr.tasks.training import fit as fit_module
+from m2dr.tasks.training.fit import fit, fit_texts
 
 SENTENCES = [
     f"{WORDS[i % 15]} {WORDS[i // 15]} " + " ".join(WORDS[i % 11 : i % 11 + i % 5])

@@ -18,11 +18,11 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, Query
 from m2dr.core.requests import EvaluateRequest, ImportRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.grid import read_grid
+from m2dr.evaluation.grid import read_grid
 from m2dr.index.store import StoreWriter, open_store
-from m2dr.tasks.evaluate import evaluate
-from m2dr.tasks.importing import import_vectors, neighbours_kept
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.evaluating.evaluate import evaluate
+from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
+from m2dr.tasks.searching.search import Searcher
 
 Floats = NDArray[np.float32]
 WIDTH = 24

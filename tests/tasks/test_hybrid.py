@@ -13,12 +13,12 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, Query
 from m2dr.core.requests import Bm25Request, EvaluateRequest, IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.grid import read_provenance
-from m2dr.evaluate.runs import read_run
+from m2dr.evaluation.grid import read_provenance
+from m2dr.evaluation.runs import read_run
 from m2dr.index.bm25 import BM25, Bm25
-from m2dr.tasks.evaluate import evaluate
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher, bm25
+from m2dr.tasks.evaluating.evaluate import evaluate
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import Searcher, bm25
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
 FP32 = {"device": "cpu", "dtype": "fp32"}

@@ -13,14 +13,14 @@ from world import load_auto, stop_milvus
 from m2dr.core.records import Query
 from m2dr.core.requests import SearchRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.runs import read_run
+from m2dr.evaluation.runs import read_run
 from m2dr.index.faiss import build_index
 from m2dr.index.manifest import StorePlan, store_folder
 from m2dr.index.milvus import open_collection
 from m2dr.index.store import Store, begin_store, open_store, text_digests
 from m2dr.model.checkpoint import load, read_card
 from m2dr.tasks.encoder import embed_texts, label_of
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.searching.search import Searcher
 
 QUERIES = [Query(f"q{n}", text) for n, text in enumerate(["read the file", "close list", "path"])]
 

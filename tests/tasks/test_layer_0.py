@@ -10,7 +10,7 @@ from commands import done, run
 from numpy.typing import NDArray
 
 import m2dr
-from m2dr.evaluate.runs import read_run
+from m2dr.evaluation.runs import read_run
 from m2dr.index.manifest import stored_layers
 from m2dr.index.store import open_store
 from m2dr.integrations.beir import BeirIndex

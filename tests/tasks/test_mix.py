@@ -11,10 +11,10 @@ import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
-from m2dr.evaluate.grid import read_provenance
-from m2dr.evaluate.runs import read_run
+from m2dr.evaluation.grid import read_provenance
+from m2dr.evaluation.runs import read_run
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.evaluating.evaluate import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
 FP32 = {"device": "cpu", "dtype": "fp32"}

@@ -20,12 +20,12 @@ from m2dr.core.requests import EvaluateRequest, MineRequest
 from m2dr.core.settings import TrainSettings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.training_rows import Groups
-from m2dr.evaluate.grid import read_grid, read_scores
-from m2dr.evaluate.runs import read_run
+from m2dr.evaluation.grid import read_grid, read_scores
+from m2dr.evaluation.runs import read_run
 from m2dr.model import checkpoint
-from m2dr.tasks.evaluate import EvaluateReport, evaluate
-from m2dr.tasks.mine import mine
-from m2dr.tasks.training_data import open_training_data
+from m2dr.tasks.evaluating.evaluate import EvaluateReport, evaluate
+from m2dr.tasks.training.mine import mine
+from m2dr.tasks.training.training_data import open_training_data
 
 TREC = {
     "nDCG@10": "ndcg_cut_10",

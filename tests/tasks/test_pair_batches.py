@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.core.records import ModelCard, SentencePair
-from m2dr.tasks.training_data import make_pair_batch
+from m2dr.tasks.training.training_data import make_pair_batch
 
 CARD = ModelCard("made up", "untrained", 2, 8, (), "same", "cls", "cosine", 0.05)
 

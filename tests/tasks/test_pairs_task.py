@@ -7,8 +7,8 @@ from world import WORDS, make_model
 
 from m2dr.core.records import Cut
 from m2dr.core.requests import PairsRequest
-from m2dr.evaluate.sentence_tasks import PAIR_MEASURES
-from m2dr.tasks.sentence_tasks import evaluate_pairs
+from m2dr.evaluation.sentence_tasks import PAIR_MEASURES
+from m2dr.tasks.evaluating.sentence_tasks import evaluate_pairs
 
 
 def write(path: Path, seed: int = 3) -> list[tuple[str, str, int]]:

@@ -10,9 +10,9 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import write_record
 from m2dr.core.records import Cut
 from m2dr.core.requests import PickRequest
-from m2dr.evaluate.costs import Cost, Costs, write_costs
-from m2dr.evaluate.grid import PROVENANCE, Grid, Provenance, write_grid
-from m2dr.tasks.pick import pick_cut
+from m2dr.evaluation.costs import Cost, Costs, write_costs
+from m2dr.evaluation.grid import PROVENANCE, Grid, Provenance, write_grid
+from m2dr.tasks.evaluating.pick import pick_cut
 
 # layer, dim, nDCG@10, p50, p95: quality rises with both, latency with the layer alone
 TABLE = [

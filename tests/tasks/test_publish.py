@@ -19,7 +19,7 @@ from world import make_backbone, make_model
 
 import m2dr
 from m2dr.core.records import Cut
-from m2dr.evaluate.grid import read_grid
+from m2dr.evaluation.grid import read_grid
 from m2dr.model.card import BEGIN, END
 from m2dr.model.checkpoint import load
 from m2dr.model.words import WordTable, unit_rows

@@ -8,9 +8,9 @@ import pytest
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings, read_train_settings
 from m2dr.model.checkpoint import load, read_card
-from m2dr.tasks.fit import fit_texts
-from m2dr.tasks.recipe import Kind, Recipe, explain, recipe_of
-from m2dr.tasks.training_data import open_training_data
+from m2dr.tasks.training.fit import fit_texts
+from m2dr.tasks.training.recipe import Kind, Recipe, explain, recipe_of
+from m2dr.tasks.training.training_data import open_training_data
 
 
 def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:

@@ -10,9 +10,9 @@ import pytest
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, SearchRequest
-from m2dr.tasks import search as verb
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching import search as verb
+from m2dr.tasks.searching.search import Searcher
 
 TEXTS = ["read a file", "open the list of numbers", "close"]
 

@@ -7,7 +7,7 @@ import torch
 from m2dr.core.records import Cut
 from m2dr.core.requests import StsRequest
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.sentence_tasks import evaluate_sts, find_task
+from m2dr.tasks.evaluating.sentence_tasks import evaluate_sts, find_task
 
 stats = pytest.importorskip("scipy.stats")
 

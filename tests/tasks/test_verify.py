@@ -8,8 +8,8 @@ from commands import run
 
 from m2dr.core.requests import IndexRequest, VerifyRequest
 from m2dr.index.store import open_store
-from m2dr.tasks.index import index_corpus
-from m2dr.tasks.verify import verify
+from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.indexing.verify import verify
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from torch import nn
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings
 from m2dr.model.checkpoint import export_cut, read_card
-from m2dr.tasks.train import train
-from m2dr.train.module import TrainingModule
+from m2dr.tasks.training.train import train
+from m2dr.training.module import TrainingModule
 
 Train = Callable[..., object]
 

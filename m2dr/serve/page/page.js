@@ -8,7 +8,7 @@ const SLIDING_MS = 60;
 const BUSY_MS = 150; // a faster answer shows no progress bar
 const EXAMPLES = 4;
 const MOVE_MS = 280; // of a document that changes its rank
-// viridis, the palette of the figures (m2dr/evaluate/figures.py), at equal steps
+// viridis, the palette of the figures (m2dr/evaluation/figures.py), at equal steps
 const PALETTE = [
   "#440154", "#471365", "#482475", "#463480", "#414487", "#3b528b", "#355f8d", "#2f6c8e",
   "#2a788e", "#25848e", "#21918c", "#1e9c89", "#22a884", "#2fb47c", "#44bf70", "#5ec962",

@@ -1,0 +1,418 @@
+"""Figures of grids: quality over dims, heat maps, gaps between models, and quality over costs.
+
+Every colour and stroke is in the tables at the top; the page of `m2dr serve` has the same colours.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import ceil, nan
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from m2dr.core.errors import UserError
+from m2dr.core.files import atomic_path
+from m2dr.core.records import Cut
+from m2dr.evaluation.costs import BYTES, LATENCY, Candidate, Costs, frontier, priced
+from m2dr.evaluation.grid import Grid, by_code, format_score, require_comparable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 200
+# Without what differs from run to run.
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": dict.fromkeys(("Date", "Creator", "Format")),
+}
+PLAIN: dict[str, Any] = {"parse_math": False}  # a dollar sign in a user's name starts no formula
+AXES = {LATENCY: "query latency, ms (median)", BYTES: "bytes per document"}
+# Deeper layers take later colours of viridis, which keeps its order in grey print and for
+# colour-blind readers. Its lightest quarter is left out on light paper.
+PALETTE, _FAR = "viridis", 0.75
+_MIDTONE = 0.45  # of the palette: from there on black text is easier to read than white
+# Each model has a marker and a dash of its own, so that figures can be read without colours.
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+_LAYER: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}  # sizes in points
+_LEGEND_WIDTH = 34  # characters of a name before it wraps
+_ACROSS = 3  # panels side by side; four would be too small in print
+_HIGH = 2.3  # inches of a panel of one layer
+
+
+# Inks with a contrast of 3:1 to the paper at least, and 4.5:1 for text.
+PAPER = "#ffffff"
+INK = "#1b1f24"  # of text, axes and frontiers
+RULE = "#e4e7eb"  # of grid lines, which need no contrast
+# Distinct for colour-blind readers, after Okabe and Ito.
+MODELS = (
+    "#0a62a9", "#c04c00", "#007a5c", "#a8327c", "#7a6200", "#4d4fc4", "#9c1f1f", "#30363d",
+)  # fmt: skip
+
+
+def stroke(place: int) -> dict[str, Any]:
+    """Return how the model at a place of the legend is drawn; sizes in points."""
+    return {
+        "color": MODELS[place % len(MODELS)],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "linestyle": _DASHES[place % len(_DASHES)],
+        "markersize": 4.5,
+        "linewidth": 1.5,
+    }
+
+
+def quality_over_dims(grids: Sequence[Grid], measure: str, path: Path) -> None:
+    """Write `draw_quality_over_dims` to a file, in the format of its suffix."""
+    save(draw_quality_over_dims(grids, measure), path)
+
+
+def draw_quality_over_dims(grids: Sequence[Grid], measure: str) -> "Figure":
+    """Draw `measure` over the dims, one line per layer, one panel per model.
+
+    Raises:
+        UserError: there is no grid, two have one name, they are of different queries, or one does
+            not hold `measure`.
+    """
+    from matplotlib import colormaps
+    from matplotlib.lines import Line2D
+
+    grids = by_code(grids)
+    require_comparable(grids)
+    dims = sorted({dim for grid in grids for dim in grid.dims})
+    # Deepest first, which has the most contrast to the paper.
+    layers = sorted({layer for grid in grids for layer in grid.layers}, reverse=True)
+    shades = np.linspace(0, _FAR, len(layers))
+    colours = dict(zip(layers, map(tuple, colormaps[PALETTE](shades)), strict=True))
+
+    def lines(axes: "Axes", grid: Grid) -> None:
+        for layer in grid.layers:
+            cuts = [cut for cut in grid.cuts if cut.layer == layer]
+            heights = [grid.cells[cut][measure] for cut in cuts]
+            axes.plot([cut.dim for cut in cuts], heights, color=colours[layer], **_LAYER)
+
+    for grid in grids:
+        grid.values(measure)
+    rows = ceil(len(grids) / _ACROSS)
+    across = max(3.2, 0.8 + 0.46 * len(dims))  # inches
+    # The legend takes 0.21 inches a layer, which for deep encoders is more than the panels take.
+    height = max(3.0 * rows + 0.5, 0.8 + 0.21 * len(colours))
+    figure = new_figure(across * ceil(len(grids) / rows) + 1.0, height)
+    panels = {grid.model: partial(lines, grid=grid) for grid in grids}
+    _draw_panels(figure, panels, rows, across, measure, dims)
+    for axes in figure.axes:
+        axes.tick_params(labelbottom=True)
+    legend = figure.legend(
+        [Line2D([], [], color=colour, **_LAYER) for colour in colours.values()],
+        list(map(str, colours)),
+        title="layer",
+        loc="outside right center",
+        frameon=False,
+        labelcolor=INK,
+    )
+    legend.get_title().set_color(INK)
+    head(figure, grids[0].heading(measure), rows)
+    return figure
+
+
+def draw_heat_map(grid: Grid, measure: str) -> "Figure":
+    """Draw `measure` as coloured cells, layers as rows and dims as columns.
+
+    Each cell shows its value, the best in bold; cuts that were not measured stay empty.
+
+    Raises:
+        UserError: `grid` does not hold `measure`.
+    """
+    from matplotlib import colormaps
+
+    values, best = grid.values(measure), grid.best(measure)
+    low, high = min(values.values()), max(values.values())
+    table = [[values.get(Cut(layer, dim), nan) for dim in grid.dims] for layer in grid.layers]
+    width, height = max(3.2, 1.0 + 0.58 * len(grid.dims)), 1.1 + 0.32 * len(grid.layers)
+    figure = new_figure(width, height)
+    axes = figure.add_subplot()
+    axes.imshow(table, cmap=colormaps[PALETTE], aspect="auto")
+    for cut, value in values.items():
+        x, y = grid.dims.index(cut.dim), grid.layers.index(cut.layer)
+        dark = value < low + _MIDTONE * (high - low)
+        text = axes.text(x, y, format_score(value), ha="center", va="center", fontsize=8)
+        text.set_color("white" if dark else "black")
+        text.set_fontweight("bold" if cut == best else "normal")
+    dress(axes)
+    axes.grid(visible=False)
+    axes.set_xticks(range(len(grid.dims)), labels=list(map(str, grid.dims)))
+    axes.set_yticks(range(len(grid.layers)), labels=list(map(str, grid.layers)))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set(xlabel="dim", ylabel="layer")
+    name_panel(axes, grid.model, width)
+    head(figure, grid.heading(measure))
+    return figure
+
+
+_Series = Mapping[str, Mapping[Cut, float]]  # by the name in the legend, a value for each cut
+
+
+def draw_quality(grids: Sequence[Grid], measure: str) -> "Figure":
+    """Draw `measure` over the dims, one panel per layer, one line per model.
+
+    Raises:
+        UserError: there is no grid, two have one name, they are of different queries, or one does
+            not hold `measure`.
+    """
+    require_comparable(grids)
+    series = {grid.model: grid.values(measure) for grid in by_code(grids)}
+    return _draw_layers(series, measure, grids[0].heading(measure))
+
+
+def draw_gap_to_whole(grids: Sequence[Grid], measure: str) -> "Figure":
+    """Draw the difference of each cut to the largest cut of the same model."""
+    require_comparable(grids)
+    series = {}
+    for grid in grids:
+        full = grid.cells[grid.full][measure]
+        for part in by_code([grid]):
+            series[part.model] = {c: value - full for c, value in part.values(measure).items()}
+    title = f"Gap to the largest cut of the same model: {grids[0].heading(measure)}"
+    return _draw_layers(series, f"{measure} − full model", title, zero=True)
+
+
+def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure":
+    """Draw the difference of each cut of `grids` to the same cut of `reference`.
+
+    Raises:
+        UserError: the grids are of different queries, or have no cut in common.
+    """
+    require_comparable(grids)
+    reference = by_code([reference])[0]
+    series = {grid.model: grid.difference(reference, measure) for grid in by_code(grids)}
+    title = f"Gap to {reference.model}: {grids[0].heading(measure)}"
+    return _draw_layers(series, f"{measure} − {reference.model}", title, zero=True)
+
+
+def draw_over_bytes(
+    grids: Sequence[Grid], sizes: Mapping[tuple[int, str], int], measure: str
+) -> "Figure":
+    """Draw `measure` over the bytes of a document, a panel per layer, a line per model and code.
+
+    Args:
+        grids: of the same queries.
+        sizes: dim and code -> bytes of a document, of all cuts.
+        measure: one that all grids hold.
+    """
+    parts = [
+        (part, code)
+        for grid in grids
+        for part, code in zip(by_code([grid]), grid.codes, strict=True)
+    ]
+    series = {
+        part.model: {
+            Cut(cut.layer, sizes[cut.dim, code]): value
+            for cut, value in part.values(measure).items()
+        }
+        for part, code in parts
+    }
+    return _draw_layers(series, measure, grids[0].heading(measure), over=AXES[BYTES])
+
+
+def _draw_layers(
+    series: _Series, label: str, title: str, zero: bool = False, over: str = "dim"
+) -> "Figure":
+    """Draw one panel per layer, all on one scale; with `zero`, a line marks a difference of 0."""
+    from matplotlib.lines import Line2D
+
+    layers = sorted({cut.layer for values in series.values() for cut in values})
+    dims = sorted({cut.dim for values in series.values() for cut in values})
+    strokes = [stroke(place) for place in range(len(series))]
+
+    def lines(axes: "Axes", layer: int) -> None:
+        if zero:
+            axes.axhline(0, color=INK, linewidth=0.8)
+        for values, drawn in zip(series.values(), strokes, strict=True):
+            cuts = [cut for cut in sorted(values) if cut.layer == layer]
+            if cuts:
+                axes.plot([cut.dim for cut in cuts], [values[cut] for cut in cuts], **drawn)
+
+    rows = ceil(len(layers) / _ACROSS)
+    if over != "dim":  # bytes: powers of four alone, as there are many
+        dims = [4**power for power in range(12) if dims[0] / 2 < 4**power < dims[-1] * 2]
+    across = max(2.9, 0.8 + 0.34 * len(dims)) if len(layers) > 1 else 4.5  # inches
+    figure = new_figure(across * ceil(len(layers) / rows) + 0.3, _HIGH * rows + 0.5)
+    panels = {f"layer {layer}": partial(lines, layer=layer) for layer in layers}
+    _draw_panels(figure, panels, rows, across, label, dims, over)
+    handles = [Line2D([], [], **drawn) for drawn in strokes]
+    _legend_below(figure, handles, list(series))
+    head(figure, title, rows)
+    return figure
+
+
+def draw_tradeoff(
+    grids: Sequence[Grid], costs: Mapping[str, Costs], measure: str, price: str
+) -> "Figure":
+    """Draw `measure` over a cost, for the models whose costs are known.
+
+    The line is the frontier over all of them: no cut left of it is as good. Its cuts are named
+    where there is room.
+
+    Args:
+        grids: of the same queries.
+        costs: model -> its costs, for one of the grids at least.
+        measure: one that all grids hold.
+        price: the cost, a key of AXES.
+    """
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter
+
+    require_comparable(grids)
+    points: list[Candidate] = []
+    strokes: dict[str, dict[str, Any]] = {}
+    figure = new_figure(6.4, 4.2)
+    axes = figure.add_subplot()
+    for place, grid in enumerate(grids):  # places as in the other figures
+        if grid.model in costs:
+            own = priced(grid, costs[grid.model], measure)
+            strokes[grid.model] = {**stroke(place), "linestyle": "none"}
+            at = [point.costs[price] for point in own]
+            axes.plot(at, [point.quality for point in own], alpha=0.85, **strokes[grid.model])
+            points += own
+    if not points:
+        raise UserError("The costs of none of these models are known.")
+    best = frontier(points, (price,))[::-1]
+    # The frontier is drawn level from its last cut to the highest cost.
+    paid = [point.costs[price] for point in points]
+    steps = [(p.costs[price], p.quality) for p in best] + [(max(paid), best[-1].quality)]
+    line: dict[str, Any] = {"color": INK, "linewidth": 1.2}
+    axes.step(*zip(*steps, strict=True), where="post", zorder=1, **line)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.set_xlabel(AXES[price])
+    axes.set_ylabel(measure, **PLAIN)
+    dress(axes)
+    handles = [Line2D([], [], **drawn) for drawn in (*strokes.values(), line)]
+    _legend_below(figure, handles, [*strokes, "frontier"])
+    head(figure, f"{grids[0].heading(measure)}: quality against {price}")
+    figure.draw_without_rendering()
+    boxes: list[Any] = []  # of names, which are left out where they would touch another
+    for point in best[::-1]:
+        spot = (point.costs[price], point.quality)
+        name = axes.annotate(
+            str(point.cut), spot, (-3, 5), textcoords="offset points", fontsize=7.5
+        )
+        name.set_color(INK)
+        box = name.get_window_extent().padded(2)
+        if any(box.overlaps(other) for other in boxes):
+            name.remove()
+        else:
+            boxes.append(box)
+    return figure
+
+
+def _draw_panels(
+    figure: "Figure",
+    panels: Mapping[str, Callable[["Axes"], None]],
+    rows: int,
+    across: float,
+    label: str,
+    dims: Sequence[int],
+    over: str = "dim",
+) -> None:
+    """Draw panels over the dims, by name, in `rows` rows, each `across` inches wide.
+
+    Panels share their scales; only the left ones have a label and ticks on the y axis, and only
+    the lowest ones on the x axis.
+    """
+    columns = ceil(len(panels) / rows)
+    first: Axes | None = None
+    for place, (name, draw) in enumerate(panels.items()):
+        axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
+        first = first or axes
+        left, lowest = place % columns == 0, place + columns >= len(panels)
+        draw(axes)
+        dress(axes)
+        name_panel(axes, name, across)
+        axes.set_ylabel(label if left else "", **PLAIN)
+        axes.set_xlabel(over if lowest else "")
+        axes.tick_params(labelleft=left, labelbottom=lowest)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(dims, labels=[str(dim) for dim in dims])
+        axes.minorticks_off()
+        axes.tick_params(axis="x", rotation=45 if dims[-1] > 1000 else 0)  # four digits touch
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure, sizes in inches, that pyplot does not know."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=PAPER)
+
+
+def dress(axes: "Axes") -> None:
+    """Set the inks of one panel: thin rules behind the lines, no frame at the top and right."""
+    axes.set_facecolor(PAPER)
+    axes.grid(color=RULE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[:].set_color(INK)
+    axes.tick_params(which="both", colors=INK)
+    for text in (axes.xaxis.label, axes.yaxis.label, axes.title):
+        text.set_color(INK)
+
+
+def name_panel(axes: "Axes", name: str, width: float) -> None:
+    """Write a name above its panel of `width` inches, wrapped."""
+    axes.set_title(fill(name, int(width / 0.1)), fontsize=10, color=INK, **PLAIN)
+
+
+def _legend_below(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
+    """Draw a legend under all panels, in as many columns as fit, and make the figure higher."""
+    folded = [fill(name, _LEGEND_WIDTH) for name in names]
+    longest = max(len(line) for name in folded for line in name.split("\n"))
+    columns = max(1, min(len(folded), int(figure.get_figwidth() / (0.085 * longest + 0.6))))
+    lines = ceil(len(folded) / columns) * max(name.count("\n") + 1 for name in folded)
+    figure.set_figheight(figure.get_figheight() + 0.2 + 0.18 * lines)
+    legend = figure.legend(
+        handles,
+        folded,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+        handlelength=3.2,
+        labelcolor=INK,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def head(figure: "Figure", title: str, rows: int = 1) -> None:
+    """Write `title` above `rows` of panels; each wrapped line adds 0.18 inches to the figure."""
+    width = int(figure.get_figwidth() / 0.1)
+    lines = [fill(line, width) for line in title.split("\n")]
+    figure.suptitle("\n".join(lines), fontsize=11, color=INK, **PLAIN)
+    folds = rows * max(axes.get_title().count("\n") for axes in figure.axes)
+    more = folds + figure.get_suptitle().count("\n")
+    figure.set_figheight(figure.get_figheight() + 0.18 * more)
+
+
+def save(figure: "Figure", path: Path) -> Path:
+    """Write a figure as .png or .svg, atomically and reproducibly.
+
+    Text of an SVG is kept as text, for search, copying and screen readers.
+
+    Raises:
+        UserError: the suffix is another.
+    """
+    from matplotlib import rc_context
+
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in _METADATA:
+        raise UserError(f"{path.name} was to be drawn as {kind or 'nothing'}; give .png or .svg.")
+    stable = rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr"})
+    with atomic_path(path) as unfinished, warnings.catch_warnings(), stable:
+        # Letters that the font lacks, as in the name of a model, are drawn as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+        figure.savefig(unfinished, format=kind, metadata=_METADATA[kind])
+    return path

@@ -1,0 +1,1 @@
+"""Measures, costs and choices of cuts, over one corpus or many."""

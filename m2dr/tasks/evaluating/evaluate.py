@@ -1,0 +1,385 @@
+"""`m2dr evaluate`: measure every cut of a model on a corpus in one pass over its documents."""
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.files import lock_folder, short_name, write_record
+from m2dr.core.progress import say
+from m2dr.core.records import F32
+from m2dr.core.requests import (
+    CompareRequest,
+    EvaluateRequest,
+    FitIndexRequest,
+    IndexRequest,
+    of_queries,
+)
+from m2dr.data import beir
+from m2dr.evaluation.comparison import Comparison
+from m2dr.evaluation.costs import Costs
+from m2dr.evaluation.figures import draw_over_bytes, quality_over_dims, save
+from m2dr.evaluation.grid import (
+    PROVENANCE,
+    Grid,
+    Provenance,
+    as_json,
+    average,
+    package_versions,
+    read_provenance,
+    text_tables,
+    write_grid,
+)
+from m2dr.evaluation.measures import BEIR13, OTHER_NAMES, default_measures, default_split
+from m2dr.index.codes import AGAIN, CODES, bytes_of
+from m2dr.index.exit_files import FEWEST, digest_of_exits, fitting_exits, no_exits
+from m2dr.index.manifest import STORE, store_folder
+from m2dr.model.checkpoint import ends_fitted, read_card
+from m2dr.model.devices import choose_device
+from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
+from m2dr.tasks.encoder import QueryEncoder, cuts_of, layers_by_index, names_of, through_exits
+from m2dr.tasks.evaluating.compare import compare_folders, plain
+from m2dr.tasks.evaluating.costs import measure_costs
+from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid, pairing
+from m2dr.tasks.indexing.fit_index import fit_index
+from m2dr.tasks.indexing.importing import query_vectors
+from m2dr.tasks.indexing.index import encode_corpus
+
+SUITES = {"beir13": BEIR13}
+
+
+@dataclass(frozen=True)
+class CorpusResult:
+    """The grids of one corpus, and where they were written."""
+
+    corpus: str  # as it was named
+    split: str
+    grids: tuple[Grid, ...]
+    default_of: str  # the data that the measures are the default of; empty when asked for
+    folder: Path
+    figures: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        """Return a table per measure, and the failed checks."""
+        parts = [text_tables(self.grids)]
+        if self.default_of:
+            measures = ", ".join(self.grids[0].measures)
+            parts.insert(0, f"Default measures of {self.default_of}: {measures}")
+        checks: dict[str, list[str]] = {}
+        for grid in self.grids:
+            for check in grid.checks:
+                checks.setdefault(check, []).append(grid.model)
+        lines = (f"Check ({', '.join(models)}): {check}" for check, models in checks.items())
+        return "\n\n".join(filter(None, [*parts, "\n".join(lines)]))
+
+
+@dataclass(frozen=True)
+class EvaluateReport:
+    """The grids of all corpora, and where they were written; `str` is their tables."""
+
+    places: tuple[CorpusResult, ...]  # one for each corpus
+    means: tuple[Grid, ...]  # over several corpora, of each model
+    comparisons: tuple[Comparison, ...]  # of each model with each baseline
+    costs: tuple[Costs, ...]  # of each model on each corpus
+    out: Path
+    seconds: float
+
+    def __str__(self) -> str:
+        means = (text_tables(tuple(grids)) for _, grids in groupby(self.means, lambda g: g.corpus))
+        return "\n\n".join([*map(str, self.places), *means, *map(str, self.comparisons)])
+
+    def record(self) -> dict[str, Any]:
+        """Return the grids, comparisons and costs with the names that their files have."""
+        return {
+            "grids": [as_json(grid) for place in self.places for grid in place.grids],
+            "means": [as_json(grid) for grid in self.means],
+            "comparisons": [one.record() for one in self.comparisons],
+            "costs": [as_json(one) for one in self.costs],
+            "folder": self.folder,
+            "figures": self.figures,
+            "seconds": self.seconds,
+        }
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """Grids of the first corpus."""
+        return self.places[0].grids
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the tables and runs."""
+        return self.places[0].folder if len(self.places) == 1 else self.out
+
+    @property
+    def figures(self) -> tuple[Path, ...]:
+        """Figures of all corpora."""
+        return tuple(chain.from_iterable(place.figures for place in self.places))
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """One corpus to measure on."""
+
+    name: str  # as it was named
+    task: RankingTask
+    default_of: str
+    folder: Path  # of the results
+
+
+def evaluate(request: EvaluateRequest) -> EvaluateReport:
+    """Measure every asked cut of every asked model on every corpus; write tables, runs, figures.
+
+    What was measured before, of the same model, documents, queries and judgements, is not
+    measured again.
+
+    Raises:
+        UserError: a corpus, split, model, measure or cut is not there, or two corpora share a
+            folder; before any weight is loaded, as far as it can be known.
+    """
+    begun = time.monotonic()
+    names = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
+    if not names:
+        raise UserError("No corpus was asked for; give --corpus or --suite.")
+    request = replace(request, codes=tuple(dict.fromkeys(",".join(request.codes).split(","))))
+    for name in request.codes:
+        if name.removesuffix(AGAIN) not in CODES:
+            raise UserError(f"There is no code {name!r}. {nearest(name, CODES)}")
+    request = replace(request, models=request.models or (model_for(names[0], request.root),))
+    sets = [collections_of(name) for name in names]
+    corpora = [[_opened(request, part) for part in parts] for _, parts in sets]
+    folders: dict[Path, str] = {}
+    for corpus in chain.from_iterable(corpora):
+        if corpus.folder in folders:
+            both = f"{folders[corpus.folder]} and {corpus.name}"
+            raise UserError(f"The results of {both} would both lie in {corpus.folder}.")
+        folders[corpus.folder] = corpus.name
+    places = [tuple(_place(request, corpus) for corpus in parts) for parts in corpora]
+    every = tuple(chain.from_iterable(places))
+    means = tuple(_means(request, [name for name, _ in sets], places)) if len(every) > 1 else ()
+    comparisons: list[Comparison] = []
+    costs = []
+    models = request.models * len(every)
+    grids = [(place, grid) for place in every for grid in place.grids]
+    for model, (place, grid) in zip(models, grids, strict=True):
+        folder = place.folder / grid.model
+        # A model is no baseline of its own.
+        others = tuple(one for one in request.against if Path(one).resolve() != folder.resolve())
+        if others:
+            comparing = CompareRequest(folder=folder, against=others, measures=request.measures)
+            comparisons += compare_folders(comparing).comparisons
+        if request.costs:
+            own = replace(request, models=(model,), corpora=(place.corpus,), split=place.split)
+            costs.append(measure_costs(own, folder))
+    seconds = time.monotonic() - begun
+    return EvaluateReport(every, means, tuple(comparisons), tuple(costs), request.out, seconds)
+
+
+def corpora_of(suite: str) -> tuple[str, ...]:
+    """Return the folders of a suite's corpora that are present, in the order of the suite.
+
+    The names of absent ones are shown. Folders have the names that BEIR publishes, and lie in
+    `$M2DR_DATA/beir`, `data`, `datasets` or the `beir` in either.
+
+    Raises:
+        UserError: the suite is unknown, or none of its corpora is present.
+    """
+    if suite not in SUITES:
+        raise UserError(f"There is no suite {suite!r}. {nearest(suite, SUITES)}")
+    given = beir.data_folders()
+    places = tuple(dict.fromkeys([*given, *(place / "beir" for place in given)]))
+    folders: dict[str, Path | None] = {}
+    for name in SUITES[suite]:
+        paths = (place / one for place in places for one in (name, *OTHER_NAMES.get(name, ())))
+        # The folder itself: a bare name would also find one of the working folder.
+        here = (path for path in paths if path.is_dir() and beir.recognises(str(path)))
+        folders[name] = next(here, None)
+    present = _present(suite, "corpora", folders)
+    if not present:
+        looked = ", ".join(map(str, places))
+        raise UserError(f"None of the {len(folders)} corpora of {suite} was found in {looked}.")
+    return present
+
+
+def collections_of(corpus: str) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a mean over the collections that a name stands for, and these.
+
+    CQADupStack is twelve collections, and its measures are the plain means over them, as BEIR
+    reports them. Absent ones are shown, and the mean is named after how many there are.
+    Any other name stands for itself, and has no mean.
+    """
+    parts = beir.parts_of(corpus)
+    if not parts:
+        return "", (corpus,)
+    name = next(folder for folder in parts.values() if folder is not None).resolve().parent.name
+    present = _present(name, "parts", parts)
+    if len(present) < len(parts):
+        name = f"{name}-{len(present)}-of-{len(parts)}"
+    return name, present
+
+
+def _present(name: str, what: str, folders: Mapping[str, Path | None]) -> tuple[str, ...]:
+    """Return the folders that are there, and show the names of those that are not."""
+    present = tuple(str(folder) for folder in folders.values() if folder is not None)
+    absent = ", ".join(part for part, folder in folders.items() if folder is None)
+    if present and absent:
+        say(f"{len(present)} of {len(folders)} {what} of {name} are here; absent: {absent}")
+    return present
+
+
+def _opened(request: EvaluateRequest, name: str) -> _Corpus:
+    """Open a corpus; nothing but the names of its splits is needed yet."""
+    dataset = open_corpus(name)
+    split = dataset.canonical(request.split or default_split(dataset.name, dataset.splits))
+    path = Path(name)
+    spoken = "/".join(path.resolve().parts[-2:]) if path.exists() else name
+    defaults = default_measures(f"{spoken} {dataset.name}", split)
+    task = RankingTask(dataset, split, request.measures or defaults.measures)
+    folder = request.out / dataset.name / split
+    return _Corpus(name, task, "" if request.measures else defaults.name, folder)
+
+
+def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
+    """Measure all models on a corpus; draw them in one figure per measure."""
+    grids = tuple(
+        _grid(request, corpus, model, name)
+        for model, name in zip(request.models, names_of(request.models), strict=True)
+    )
+    figures = []
+    drawn = "-".join(grid.model for grid in grids)
+    for measure in grids[0].measures:
+        figures.append(corpus.folder / f"{short_name(f'{drawn}_{plain(measure)}')}.png")
+        quality_over_dims(grids, measure, figures[-1])
+        if request.codes != (F32,):
+            figures.append(figures[-1].with_name(f"{figures[-1].stem}-bytes.png"))
+            sizes = {(c.dim, c.code): bytes_of(c.code, c.dim) for g in grids for c in g.cuts}
+            save(draw_over_bytes(grids, sizes, measure), figures[-1])
+    return CorpusResult(
+        corpus.name,
+        corpus.task.split,
+        grids,
+        corpus.default_of,
+        corpus.folder,
+        tuple(figures),
+    )
+
+
+def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> Grid:
+    """Measure a model on a corpus; write its grid and how it was made."""
+    corpus.task.require()  # a split that cannot be measured costs no encoding
+    card = read_card(model, request.query_length, request.document_length)
+    by_index: tuple[int, ...] = ()
+    last = store_folder(request.root, corpus.task.dataset.name, card.fingerprint, card.layers)
+    if request.documents in ("trained", "last"):
+        will = not (last / STORE).exists() and not ends_fitted(model)
+        will = will and corpus.task.dataset.document_count >= FEWEST
+        if request.exits or will or fitting_exits(last):
+            by_index = layers_by_index(card, request.exits)
+    elif request.exits == "index" or request.query_mix or request.query_model:
+        raise UserError(f"--documents {request.documents}: exits of an index search the last.")
+    if request.query_mix and not by_index and not fitting_exits(last):
+        raise no_exits(last.parent)
+    cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
+    given = {}
+    if request.query_vectors:
+        home, ids = last.parent, [query.id for query in corpus.task.queries]
+        vectors = query_vectors(request.query_vectors, card, home)
+        given[card.layers] = vectors.finite(vectors.of(ids, "queries"))
+    if request.query_model:
+        exits = fitting_exits(last)
+        if exits is None:
+            raise no_exits(last.parent)
+        layer = read_card(request.query_model).query_layer
+        encoder = QueryEncoder(
+            request.query_model, layer, "torch", request.device, of_queries(request.dtype), exits,
+            card.fingerprint,
+        )  # fmt: skip
+        texts = [query.text for query in corpus.task.queries]
+        given[card.layers] = encoder.embed(encoder.tokenize(texts), texts)
+        by_index = (*by_index, card.layers)
+        name += f".queries-of-{names_of([request.query_model])[0]}"
+    if given:
+        cuts += cuts_of(card, (card.layers,), request.dims)
+    layers, dims = (tuple(sorted({getattr(c, name) for c in cuts})) for name in ("layer", "dim"))
+    searched = pairing(card, layers, request.documents, by_index)
+    name += searched.suffix + (f".{request.exits}-exits" if request.exits else "")
+    folder = corpus.folder / (name := request.named(name))
+    with_exits = by_index or request.query_mix
+    with lock_folder(folder):
+        made = read_provenance(folder)
+        if (
+            made
+            and not request.overwrite
+            and made.fingerprint != card.fingerprint
+            and Path(made.model).resolve() != Path(model).resolve()
+        ):
+            raise UserError(f"{folder} holds results of {made.model}; give another --out.")
+        sources = sorted({*searched.layers.values(), *((card.layers,) if with_exits else ())})
+        where: dict[str, Any] = {
+            "root": request.root, "device": request.device, "dtype": of_queries(request.dtype)
+        }  # fmt: skip
+        index = IndexRequest(
+            corpus.name, model, exits=bool(by_index), runtime=request.runtime,
+            **where | {"dtype": request.dtype},
+        )  # fmt: skip
+        stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
+        exits = None
+        if with_exits:
+            exits = fitting_exits(stores[card.layers].folder)
+            exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
+        device = str(choose_device(request.device))
+        bm25 = (
+            open_bm25(stores[sources[-1]], lambda: corpus.task.dataset) if request.hybrid else None
+        )
+        ranker = GridRanker(
+            corpus.task, model, card, stores, dims, device, where["dtype"], exits, by_index,
+            request, bm25, given, request.codes,
+        )  # fmt: skip
+        grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)
+        is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
+        words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
+        how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
+        write_record(
+            folder / PROVENANCE,
+            Provenance(words, *how, digest_of_exits(exits) if exits else "", request.weights),
+        )
+        return grid
+
+
+def _means(
+    request: EvaluateRequest, names: Sequence[str], places: Sequence[Sequence[CorpusResult]]
+) -> Iterator[Grid]:
+    """Yield the plain means of each model, of the measures that all corpora have.
+
+    Those over the parts of a set come first, where the set has a name; then that over all sets.
+    """
+    every = [place.grids[0].measures for parts in places for place in parts]
+    common = [name for name in every[0] if all(name in measures for measures in every)]
+    if not common:
+        say("These corpora share no default measure, so there is no mean; give --measure.")
+        return
+
+    def only(grid: Grid) -> Grid:
+        cells = {cut: {name: of[name] for name in common} for cut, of in grid.cells.items()}
+        return replace(grid, cells=cells, checks=())
+
+    def written(grids: Sequence[Grid], name: str) -> Grid:
+        mean = average(grids, name)
+        write_grid(mean, request.out / short_name(mean.corpus.replace(" ", "-")) / mean.model)
+        return mean
+
+    wholes = []
+    for name, parts in zip(names, places, strict=True):
+        by_model = [list(map(only, group)) for group in zip(*(p.grids for p in parts), strict=True)]
+        means = [written(group, name) for group in by_model] if name else []
+        yield from means
+        wholes.append(means or [group[0] for group in by_model])
+    if len(wholes) > 1:
+        suite = request.suite and not request.corpora
+        name = f"{request.suite}-{len(places)}-of-{len(SUITES[request.suite])}" if suite else ""
+        for group in zip(*wholes, strict=True):
+            yield written(group, name)

@@ -1,0 +1,515 @@
+"""Rank documents at every cut, by row number, and measure the rankings layer by layer.
+
+Shapes: Q queries, H width, k documents of a ranking.
+"""
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr import __version__
+from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.files import json_sha256
+from m2dr.core.progress import progress, say
+from m2dr.core.records import F32, Cut, Judgement, ModelCard, Query, Ranking, Run
+from m2dr.core.requests import Blend, Runs
+from m2dr.data.dataset import Dataset
+from m2dr.evaluation.checks import model_checks, query_checks, ranking_checks
+from m2dr.evaluation.grid import (
+    Grid,
+    LayerScores,
+    LayerScoresFile,
+    join_layers,
+    with_earlier,
+    write_grid,
+    write_scores,
+)
+from m2dr.evaluation.measures import Evaluator, Ints, RowEvaluator, drop_own, overall
+from m2dr.evaluation.runs import write_qrels, write_run
+from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
+from m2dr.index.bm25 import Bm25, blended
+from m2dr.index.codes import AGAIN, learn_code
+from m2dr.index.exact import Decode, grid_top_k, scores_of
+from m2dr.index.exit_files import digest_of_exits
+from m2dr.index.faiss import training_rows
+from m2dr.index.store import Store
+from m2dr.model import checkpoint
+from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.tasks.encoder import QueryEncoder, document_layer, embed_texts, label_of, through_exits
+
+DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
+RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10
+HITS_BYTES = 2**30  # of the rankings that one pass over the documents makes, about
+
+Floats = NDArray[np.float32]
+Part = tuple[int, int, str]  # layer of the queries, layer and code of the documents
+Hits = dict[tuple[int, str], tuple[Floats, Ints]]  # dim, code -> scores and rows [Q, k]
+Keep = Callable[[Cut, Callable[[], Run]], None]  # receives a cut, and a function that makes its run
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The document layer that queries of each layer search, in one grid."""
+
+    suffix: str  # of the model's name in tables and folders; empty for the trained pairing
+    layers: Mapping[int, int]  # of the queries -> of the documents
+
+
+def pairing(
+    card: ModelCard, layers: Sequence[int], documents: str, by_index: Collection[int] = ()
+) -> Pairing:
+    """Return the pairing of `--documents`.
+
+    Args:
+        card: model card.
+        layers: of the queries.
+        documents: trained, same, last or the number of a layer.
+        by_index: layers whose queries pass the exits of an index, to documents of the last one.
+
+    Raises:
+        UserError: it is none of these, or the encoder has no such layer.
+    """
+    trained = {
+        layer: card.layers if layer in by_index else document_layer(card, layer) for layer in layers
+    }
+    if documents == "trained":
+        return Pairing("", trained)
+    if documents == "same":
+        same = {layer: layer for layer in layers}
+        return Pairing("" if same == trained else ".documents-same", same)
+    if documents != "last" and not documents.isdecimal():
+        known = f"trained, same, last, or {card.lowest_layer} to {card.layers}"
+        raise UserError(f"--documents {documents} names no layer of documents: {known}.")
+    number = card.layers if documents == "last" else card.check(Cut(int(documents), 1)).layer
+    fixed = dict.fromkeys(layers, number)
+    return Pairing("" if fixed == trained else f".documents-{number:02d}", fixed)
+
+
+@dataclass(frozen=True)
+class RankingTask:
+    """Queries of a split of a dataset, and the measures of their rankings."""
+
+    dataset: Dataset
+    split: str
+    measures: tuple[str, ...]
+
+    @cached_property
+    def queries(self) -> list[Query]:
+        """Judged queries that have a text."""
+        return self.dataset.queries(self.split)
+
+    @cached_property
+    def judgements(self) -> list[Judgement]:
+        """Judgements of all queries that are measured."""
+        return self.dataset.judgements(self.split)
+
+    def require(self) -> None:
+        """Raise UserError if there is nothing to measure, or no such measure."""
+        Evaluator(self.judgements, self.measures)
+
+    @cached_property
+    def digest(self) -> str:
+        """Sha256 of the queries and judgements."""
+        held = [[(one.id, one.text) for one in self.queries], [asdict(j) for j in self.judgements]]
+        return json_sha256(held, sort_keys=False)
+
+
+@dataclass(frozen=True)
+class GridRanker:
+    """Ranks for one model and task, at all dims of a layer in one pass over a store."""
+
+    task: RankingTask
+    model: str
+    card: ModelCard
+    stores: Mapping[int, Store]  # by layer
+    dims: tuple[int, ...]
+    device: str
+    dtype: str
+    exits: Path | None = None  # of an index
+    by_index: tuple[int, ...] = ()  # layers whose queries pass them in place of the model's own
+    blend: Blend = Blend()
+    bm25: Bm25 | None = None  # of the documents, where it has a weight
+    given: Mapping[int, Floats] = field(default_factory=dict)  # vectors of queries by layer [Q, H]
+    codes: tuple[str, ...] = (F32,)  # of the documents; with "+", then scored as they are stored
+    _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
+
+    def question(self, layer: int, store: str, code: str = F32) -> dict[str, object]:
+        """Return all that a score depends on, but for its dim and measure.
+
+        Args:
+            layer: of the queries.
+            store: digest of the store of the documents.
+            code: of the documents.
+        """
+        mix = self.blend.query_mix
+        return {
+            "version": __version__,
+            "model": asdict(replace(label_of(self.card, ""), cuts=())),
+            "exit_head": self.card.exit_head,
+            "layer": layer,
+            "store": store,
+            "task": self.task.digest,
+            "drop": self.task.dataset.drops_own_document,
+            "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
+            **({"exits": self._digest_of_exits} if layer in self.by_index or mix else {}),
+            **({"hybrid": self.blend.hybrid, "words": self.bm25.language} if self.bm25 else {}),
+            **({"query_mix": mix} if mix else {}),
+            **({"code": code} if code != F32 else {}),
+            **(
+                {"queries": hashlib.sha256(self.given[layer].tobytes()).hexdigest()}
+                if layer in self.given
+                else {}
+            ),
+        }
+
+    @cached_property
+    def _digest_of_exits(self) -> str:
+        return digest_of_exits(self.exits) if self.exits else ""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of the measures, each once."""
+        return tuple(map(str, self._evaluator.measures))
+
+    @property
+    def depth(self) -> int:
+        """Documents of a ranking, if the corpus has as many."""
+        return self._evaluator.depth or DEEPEST
+
+    def measure(self, parts: Collection[Part], keep: Keep) -> Iterator[tuple[Part, LayerScores]]:
+        """Measure parts of a grid, at least one; documents are read once for as many as fit.
+
+        `keep` receives each cut before its part is yielded.
+        """
+        self._vectors.update(self.given)
+        self._encode({layer for layer, *_ in parts} - self._vectors.keys())
+        lacking: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for layer, source, code in parts:
+            lacking[layer, source].append(code)
+        passes: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
+        for (layer, source), names in lacking.items():
+            passes[source, tuple(names)].append(layer)
+        with progress("Ranking", len(parts) * len(self.dims), "cuts") as advance:
+            for (source, codes), layers in passes.items():
+                rankings = 8 * len(self.dims) * len(codes) * len(self.task.queries)
+                step = max(1, HITS_BYTES // max(rankings * self._read(codes), 1))
+                learnt = self._learnt(source, codes)
+                for some in (layers[start : start + step] for start in range(0, len(layers), step)):
+                    ranked = self._ranked(some, source, codes, learnt)
+                    for (layer, hits), code in product(zip(some, ranked, strict=True), codes):
+                        own = {dim: hits.pop((dim, code)) for dim in self.dims}
+                        yield (layer, source, code), self._measure(layer, source, code, own, keep)
+                        advance(len(self.dims))
+
+    def _measure(
+        self,
+        layer: int,
+        source: int,
+        code: str,
+        hits: Mapping[int, tuple[Floats, Ints]],
+        keep: Keep,
+    ) -> LayerScores:
+        values, tied, empty = {}, {}, {}
+        for dim, (scores, rows) in hits.items():
+            cut = Cut(layer, dim, code)
+            make_run = partial(self._run, source, rows, scores)
+            keep(cut, make_run)
+            values[cut] = self._evaluator.per_query(rows, make_run)
+            held = (rows >= 0).sum(axis=1)
+            last = scores[np.arange(len(rows)), np.maximum(held, 1) - 1] if rows.size else held
+            first = scores[:, 0] if rows.size else held
+            tied[cut] = int(((held > 1) & (first == last)).sum())
+            empty[cut] = int((held == 0).sum())
+        facts = {
+            "unanswered": self._evaluator.unanswered,
+            "unanswerable": self._evaluator.unanswerable,
+            "unknown_documents": self._evaluator.unknown_documents,
+        }
+        return LayerScores.of(self._evaluator.query_ids, values, tied, empty, facts)
+
+    @property
+    def _kept(self) -> int:
+        """Documents of a ranking by vectors that BM25 or the measures see."""
+        return max(self.depth, HYBRID_DEPTH if self.bm25 else 0)
+
+    def _read(self, codes: Collection[str]) -> int:
+        """Documents of a ranking that a pass over the documents gives."""
+        return max(self._kept, RESCORED * any(code.endswith(AGAIN) for code in codes))
+
+    def _learnt(self, source: int, codes: Collection[str]) -> dict[tuple[int, str], Decode]:
+        """Return what each code, but f32, leaves of documents at each dim."""
+        names = {code.removesuffix(AGAIN) for code in codes} - {F32}
+        if not names:
+            return {}
+        store = self.stores[source]
+        rows = store.rows(training_rows(store.documents))
+        keys = list(product(self.dims, names))
+        learn = partial(learn_code, similarity=self.card.similarity, rows=rows)
+        with ThreadPoolExecutor() as pool:
+            return dict(zip(keys, pool.map(lambda key: learn(key[1], key[0]), keys), strict=True))
+
+    def _ranked(
+        self,
+        layers: Sequence[int],
+        source: int,
+        codes: Collection[str],
+        learnt: Mapping[tuple[int, str], Decode],
+    ) -> list[Hits]:
+        """Rank documents by the queries of each layer at every dim and code, best first."""
+        store, drops = self.stores[source], self.task.dataset.drops_own_document
+        similarity, depth = self.card.similarity, self._kept
+        exact = F32 in (code.removesuffix(AGAIN) for code in codes)
+        again = [code for code in codes if code.endswith(AGAIN)]
+        vectors = [self._mixed(layer, source) for layer in layers]
+        ranked = grid_top_k(
+            vectors,
+            store,
+            self.dims if exact else (),
+            self._read(codes) + drops,
+            similarity,
+            self.device,
+            self._docid_ranks,
+            codes=learnt,
+        )
+        for dim in self.dims if again else ():
+            # BM25 stands beside all documents of a ranking, so all of these are scored again.
+            best = slice(None if self.bm25 else RESCORED + drops)
+            sets = [
+                (hits, own, name)
+                for hits, own in zip(ranked, vectors, strict=True)
+                for name in again
+            ]
+            top = [hits[dim, name.removesuffix(AGAIN)][1][:, best] for hits, _, name in sets]
+            again_scores = scores_of([own for _, own, _ in sets], top, store, dim, similarity)
+            for (hits, _, name), own in zip(sets, again_scores, strict=True):
+                hits[dim, name] = self._rescored(own, *hits[dim, name.removesuffix(AGAIN)])
+        for layer, hits in zip(layers, ranked, strict=True):
+            for (dim, name), (scores, rows) in hits.items():
+                if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
+                    cut = Cut(layer, dim, name)
+                    raise UserError(f"{invalid} queries at {cut} have no finite scores.")
+                if drops:
+                    rows, scores = drop_own(rows, scores, self._own, depth)
+                hits[dim, name] = scores[:, :depth], rows[:, :depth]
+            if self.bm25:
+                self._blend(self.bm25, hits)
+        return ranked
+
+    def _mixed(self, layer: int, source: int) -> Floats:
+        """Return the vectors of queries of a layer [Q, H], with their words where that is asked."""
+        vectors, mix = self._vectors[layer], self.blend.query_mix
+        if not mix or layer in self.by_index or not self.card.takes_words(layer, source):
+            return vectors
+        assert self._words.words is not None, "layer 0 is words"
+        return self._words.words.mixed(vectors, self._texts, mix)
+
+    def _rescored(self, again: Floats, scores: Floats, rows: Ints) -> tuple[Floats, Ints]:
+        """Sort rankings [Q, k] by new scores of their best [Q, n]; the others stay behind those."""
+        rest = scores[:, again.shape[1] :]
+        lowest = again.min(axis=1, keepdims=True, initial=np.inf)
+        scores = np.hstack([again, rest + np.minimum(lowest - rest[:, :1], 0)])
+        order = np.lexsort((-self._docid_ranks[rows], -scores))
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+    def _blend(self, bm25: Bm25, hits: Hits) -> None:
+        """Add BM25 to rankings by vectors: scores and rows [Q, n] become [Q, k]."""
+        k = min(self.depth, len(bm25.docids))
+        shape = len(self.task.queries), k
+        blends = {
+            key: (np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)) for key in hits
+        }
+        for place, query in enumerate(self.task.queries):
+            words = bm25.scores(query.text)
+            if self.task.dataset.drops_own_document and self._own[place] >= 0:
+                words[self._own[place]] = 0
+            for key, (by_vectors, rows) in hits.items():
+                kept = rows[place] >= 0
+                best, scores = blended(
+                    words, by_vectors[place, kept], rows[place, kept], self.blend.hybrid, k
+                )
+                order = np.lexsort((-self._docid_ranks[best], -scores))[:k]
+                blends[key][0][place, : len(order)] = scores[order]
+                blends[key][1][place, : len(order)] = best[order]
+        hits.update(blends)
+
+    def _encode(self, layers: Collection[int]) -> None:
+        """Encode the queries at some layers into `_vectors`, each [Q, H]; one pass per exits."""
+        device = choose_device(self.device)
+        dtype = choose_dtype(self.dtype, device)
+        texts = self._texts
+        if 0 in layers and 0 in self.by_index:
+            self._vectors[0] = self._words.embed(self._words.tokenize(texts), texts)
+        for exits in (None, self.exits):
+            chosen = sorted(one for one in layers if (one in self.by_index) == bool(exits))
+            chosen = chosen[chosen[:1] == [0] and bool(exits) :]
+            if not chosen:
+                continue
+            encoder, tokenizer = checkpoint.load(
+                self.model, max(chosen), device, dtype, exits=exits
+            )
+            encoder.card = encoder.card.with_lengths_of(self.card)
+            with progress("Encoding", len(texts), "queries") as advance:
+                vectors = embed_texts(encoder, tokenizer, texts, "query", chosen, advance)
+            self._vectors.update(zip(chosen, vectors, strict=True))
+            if not self.exits:
+                return
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return [query.text for query in self.task.queries]
+
+    @cached_property
+    def _words(self) -> QueryEncoder:
+        return QueryEncoder(self.model, 0, exits=self.exits)
+
+    @cached_property
+    def _evaluator(self) -> RowEvaluator:
+        ids = [query.id for query in self.task.queries]
+        find = self._store.docids.find
+        return RowEvaluator(self.task.judgements, self.task.measures, ids, find)
+
+    @cached_property
+    def _docid_ranks(self) -> NDArray[np.int64]:
+        """Positions of docids in their sorted order; all layers hold the same documents."""
+        return self._store.docids.ranks()
+
+    @cached_property
+    def _own(self) -> list[int]:
+        """Row of the document with the id of each query, or -1."""
+        ids = [query.id for query in self.task.queries]
+        rows = self._store.docids.find(ids)
+        return [rows.get(name, -1) for name in ids]
+
+    @property
+    def _store(self) -> Store:
+        return next(iter(self.stores.values()))
+
+    def _run(self, source: int, rows: Ints, scores: Floats) -> Run:
+        """Make the run of a cut from rows, -1 after the last, and scores, both [Q, k]."""
+        docids, rankings = self.stores[source].docids, {}
+        for query, found, values in zip(self.task.queries, rows, scores, strict=True):
+            held = found >= 0
+            names = tuple(docids.take(found[held].tolist()))
+            rankings[query.id] = Ranking(names, tuple(values[held].tolist()))
+        return Run(rankings)
+
+
+def measure_grid(
+    ranker: GridRanker, name: str, pairing: Pairing, folder: Path, runs: Runs, overwrite: bool
+) -> Grid:
+    """Measure the layers of a pairing that were not measured before; write grid and scores.
+
+    Other cuts that were measured before, of the same vectors and queries, stay in the files.
+
+    Args:
+        ranker: of the dims and measures that were asked for; its documents are encoded.
+        name: of the grid.
+        pairing: of the layers.
+        folder: of the grid.
+        runs: the cuts whose runs are written.
+        overwrite: measure again what was measured before.
+
+    Raises:
+        Interrupted: Ctrl-C; the layers measured so far are kept.
+    """
+    dims, measures, place = ranker.dims, ranker.measures, folder / "runs"
+    full = Cut(max(pairing.layers), max(dims), (F32 if F32 in ranker.codes else ranker.codes[0]))
+
+    def keeps(cut: Cut) -> bool:
+        return runs == "all" or (runs == "whole" and cut == full)
+
+    def keep(cut: Cut, run: Callable[[], Run]) -> None:
+        if keeps(cut):
+            write_qrels(ranker.task.judgements, place / "qrels.tsv")
+            write_run(run(), place / f"{cut}.trec", tag=re.sub(r"[^\w.-]", "-", folder.name))
+
+    files = {
+        (*pair, code): LayerScoresFile(
+            folder,
+            *pair,
+            ranker.question(pair[0], ranker.stores[pair[1]].manifest.digest, code),
+            code,
+        )
+        for code, pair in product(ranker.codes, pairing.layers.items())
+    }
+    known: dict[Part, LayerScores] = {}
+    for part, file in files.items():
+        before, (layer, _, code) = None if overwrite else file.read(), part
+        paths = [place / f"{cut}.trec" for dim in dims if keeps(cut := Cut(layer, dim, code))]
+        if before and before.holds(dims, measures) and all(path.exists() for path in paths):
+            known[part] = before.only(dims, measures)
+            continue
+        file.forget()
+        for path in place.glob(f"L{layer}D*.trec"):  # perhaps of other weights
+            if Cut.parse_coded(path.stem).code == code:
+                path.unlink()
+    if known:
+        done = ", ".join(f"{layer}" + f" in {code}" * (code != F32) for layer, _, code in known)
+        say(f"{name}: layers {done} were measured before; --overwrite measures them again")
+    lacking = [part for part in files if part not in known]
+    try:
+        for part, layer_scores in ranker.measure(lacking, keep) if lacking else ():
+            files[part].write(layer_scores)
+            known[part] = layer_scores
+    except KeyboardInterrupt:
+        done = f"after {len(known)} of {counted(len(files), 'layers')}"
+        raise Interrupted(f"Measuring stopped {done}; the same command goes on.") from None
+    parts = [known[part] for part in files]
+    scores = join_layers(parts)
+    first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))
+    asked = first.cuts
+    exits = ranker.by_index[0] if ranker.by_index else 0
+    question = json_sha256(ranker.question(exits, store.manifest.texts) | {"layer": 0})
+    scores = with_earlier(scores, folder, question)
+    write_scores(list(scores.values()), folder, {"question": question})
+    cells = {
+        cut: {measure: overall(measure, one.at(cut).tolist()) for measure, one in scores.items()}
+        for cut in next(iter(scores.values())).cuts
+    }
+    task, card = ranker.task, ranker.card
+    queries, facts = len(first.query_ids), parts[0].facts
+    tied = {cut: count for part in parts for cut, count in part.tied.items()}
+    empty = {cut: count for part in parts for cut, count in part.empty.items()}
+    checks = (
+        *ranking_checks(tied, empty, queries - facts["unanswered"]),
+        *query_checks(queries, **facts),
+        *model_checks(
+            through_exits(card, ranker.by_index),
+            {Cut(cut.layer, cut.dim) for cut in asked},
+            store.manifest.label.differences(label_of(card, ranker.model)),
+        ),
+    )
+    notes = (*ranker.blend.notes, *_notes(task, card, pairing, ranker.by_index))
+    if any(cut.code.endswith(AGAIN) for cut in cells):
+        notes += (f"{AGAIN}: the best {RESCORED} by a code are scored again by the stored vectors",)
+    grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
+    write_grid(grid, folder)
+    return replace(grid, cells={cut: cells[cut] for cut in asked})
+
+
+def _notes(
+    task: RankingTask, card: ModelCard, pairing: Pairing, by_index: Collection[int]
+) -> Iterator[str]:
+    if task.dataset.drops_own_document:
+        yield "the query's own document is dropped from its ranking"
+    sources = sorted(set(pairing.layers.values()))
+    if len(sources) == 1 < len(pairing.layers):
+        yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
+    named = ", ".join(str(layer) for layer in pairing.layers if layer in by_index)
+    if named:
+        yield f"queries of layers {named} pass exits that were fitted on these documents"
+    own = {query: at for query, at in pairing.layers.items() if query not in by_index}
+    if any(document_layer(card, query) != at for query, at in own.items()):
+        yield (
+            "the model was trained with documents of "
+            f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
+        )

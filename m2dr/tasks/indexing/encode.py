@@ -1,0 +1,539 @@
+"""Encode a corpus into stores, a shard at a time; a corpus that changed, only where it did."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.files import atomic_path, cache_folder, read_record, sync, write_record
+from m2dr.core.progress import progress, say
+from m2dr.core.records import EXITS_FILE, Document, ModelCard
+from m2dr.core.requests import IndexRequest, of_queries
+from m2dr.data.dataset import Dataset
+from m2dr.data.tokens import Ragged
+from m2dr.index import exit_files
+from m2dr.index.faiss import rebuild_indexes
+from m2dr.index.filters import FIELDS, write_fields
+from m2dr.index.manifest import IMPORTED, PARTIAL, STORE, StorePlan, store_folder, store_folders_of
+from m2dr.index.store import (
+    SYNCING,
+    Store,
+    StoreWriter,
+    begin_store,
+    clear_store,
+    end_sync,
+    lock,
+    new_home,
+    open_store,
+    remove_leftovers,
+    swap_in,
+    text_digests,
+)
+from m2dr.model.checkpoint import read_card
+from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.graphs import (
+    INT8,
+    OPENVINO,
+    BatchEncoder,
+    DocumentSource,
+    choose_runtime,
+    int8_digest,
+    require_runtime,
+)
+from m2dr.model.hub import find_folder
+from m2dr.model.int8 import SAMPLE, quantize
+from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus, texts_of
+from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of
+from m2dr.tasks.indexing import workers
+
+# Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
+
+OTHER = 0.5  # of the documents, that are new where another corpus, not a later one, was given
+COPIED = "copied.npy"  # in a store that a sync writes: rows of the store before, [N]; -1 for none
+
+
+@dataclass(frozen=True)
+class EncodingJob:
+    """What to encode: corpus, model and stores, by names that any process can open."""
+
+    corpus: str
+    documents: int
+    model: str
+    device: str
+    dtype: str
+    stores: tuple[tuple[Path, StorePlan], ...]  # one per layer, with shards of the same rows
+    exits: Path | None = None  # folder of the exits that are fitted on some of the documents
+    runtime: str = "torch"  # what multiplies: torch, openvino, or auto until it is chosen
+    before: Path | None = None  # folder of the stores that unchanged vectors are copied from
+
+    @property
+    def shard_rows(self) -> int:
+        """Documents of every shard but the last."""
+        return self.stores[0][1].shard_rows
+
+    @property
+    def encoding(self) -> str:
+        """Digest of what determines the states of a text, --dtype and --runtime included."""
+        runtime = "" if self.runtime == "torch" else f" {self.runtime}"
+        return exit_files.encoding_of(self.stores[0][1].label, self.dtype + runtime)
+
+    @property
+    def source(self) -> DocumentSource:
+        """The model, up to the deepest layer that some store needs; in int8 all of it."""
+        deepest = max(plan.layer for _, plan in self.stores)
+        source = DocumentSource(self.model, deepest, self.device, self.dtype, cache_folder())
+        return self.in_int8(source) if self.runtime.startswith(INT8) else source
+
+    def in_int8(self, source: DocumentSource) -> DocumentSource:
+        """Return the model in int8, whose one graph for all layers lies beside the stores."""
+        home = self.before or self.stores[0][0].parent
+        return replace(source, layer=read_card(self.model).layers, int8=home / "int8")
+
+    def copied(self, folder: Path, number: int) -> NDArray[np.int64]:
+        """Return for each document of a shard its row in the store before, [n]; -1 for none."""
+        if self.before is None:
+            return np.full(self.rows_of(number), -1)
+        rows = np.load(folder / COPIED, mmap_mode="r")
+        return np.array(rows[number * self.shard_rows : (number + 1) * self.shard_rows])
+
+    def rows_of(self, number: int) -> int:
+        """Return the number of documents in a shard."""
+        return min(self.shard_rows, self.documents - number * self.shard_rows)
+
+    def fresh(self, number: int) -> int:
+        """Return the number of documents of a shard that are not copied."""
+        return int((self.copied(self.stores[0][0], number) < 0).sum())
+
+    def sampled(self, number: int) -> NDArray[np.int64]:
+        """Return the positions, increasing, of the shard's documents that a fit of exits reads."""
+        first = number * self.shard_rows
+        rows = exit_files.sampled_rows(self.documents)
+        return rows[(rows >= first) & (rows < first + self.shard_rows)] - first
+
+    def lacks(self, number: int) -> bool:
+        """Whether any layer lacks this shard."""
+        return not all(StoreWriter(folder, plan).has(number) for folder, plan in self.stores)
+
+
+# Shards
+
+
+class WrittenShard(NamedTuple):
+    """A shard that is written at every layer."""
+
+    number: int
+    documents: int  # that were encoded
+    bytes: int  # of vectors
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """A shard of documents; those that are encoded, tokenised."""
+
+    number: int
+    docids: list[str]
+    digests: bytes
+    places: NDArray[np.int64]  # of the tokenised ones
+    contents: list[str]  # of these
+    rows: Ragged
+
+
+# An encoded shard, the stores that lack it, their vectors [L, n, H], and states for a fit.
+_Ran = tuple[_Texts, list[StoreWriter], NDArray[np.float32], exit_files.StateFile | None]
+
+
+class ShardEncoder:
+    """Encodes shards of a job in this process."""
+
+    def __init__(self, job: EncodingJob, dataset: Dataset | None = None) -> None:
+        self.job = job
+        self._encoder: BatchEncoder
+        self._tokenizer: ModelTokenizer
+        self._encoder, self._tokenizer = job.source.open(job.runtime)
+        self._card = self._encoder.card.with_lengths_of(job.stores[0][1].label)
+        self._stores = [StoreWriter(folder, plan) for folder, plan in job.stores]
+        self._reader = ShardReader(dataset or open_corpus(job.corpus), job.shard_rows)
+        self._before: dict[Path, Store] = {}
+        if job.before is not None:
+            self._before = {path: open_store(job.before / path.name) for path, _ in job.stores}
+
+    def encode(
+        self, numbers: Sequence[int], advance: Callable[[int], None] = lambda _: None
+    ) -> Iterator[WrittenShard]:
+        """Encode and write shards, and yield each; one is read and one written meanwhile.
+
+        Args:
+            numbers: of the shards.
+            advance: told how many more documents were encoded.
+
+        Raises:
+            UserError: a text is malformed or a value is not finite. Shards that were run before
+                are written.
+        """
+        with ThreadPoolExecutor(1, "read") as reader, ThreadPoolExecutor(1, "write") as writer:
+            coming = map(self._read, numbers)
+            reading, writing = reader.submit(next, coming, None), None
+            while texts := reading.result():
+                reading = reader.submit(next, coming, None)
+                ran = self._run(texts, advance)
+                if writing:
+                    yield writing.result()
+                writing = writer.submit(self._write, *ran)
+                del texts, ran
+            if writing:
+                yield writing.result()
+
+    def _read(self, number: int) -> _Texts:
+        documents = self._reader.read(number)
+        if len(documents) != self.job.rows_of(number):
+            raise UserError(f"{self.job.corpus} has become shorter while it was encoded.")
+        places = np.flatnonzero(self.job.copied(self._stores[0].folder, number) < 0)
+        contents = [documents[place].content for place in places]
+        rows = tokenize(self._card, self._tokenizer, contents, "document")
+        digests = text_digests(document.content for document in documents)
+        docids = [document.id for document in documents]
+        return _Texts(number, docids, digests, places, contents, Ragged.of(rows))
+
+    def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Ran:
+        lacking = [store for store in self._stores if not store.has(texts.number)]
+        layers = [store.plan.layer for store in lacking]
+        encoder, pad_id = self._encoder, self._tokenizer.pad_id
+        vectors, states = np.empty((len(layers), 0, encoder.card.width), np.float32), None
+        sampled = self.job.sampled(texts.number)
+        if self.job.exits and sampled.size and encoder.card.layers in layers:
+            vectors, kept = embed_tokens_and_states(
+                encoder, texts.rows, pad_id, layers, sampled, advance, texts.contents
+            )
+            digest = hashlib.sha256(texts.digests).hexdigest()
+            states = exit_files.StateFile(digest, self.job.encoding, kept)
+        elif layers and len(texts.rows):
+            vectors = embed_tokens(
+                encoder, texts.rows, pad_id, layers, advance, texts=texts.contents
+            )
+        return texts, lacking, vectors, states
+
+    def _write(
+        self,
+        texts: _Texts,
+        stores: Sequence[StoreWriter],
+        vectors: NDArray[np.float32],
+        states: exit_files.StateFile | None,
+    ) -> WrittenShard:
+        size = 0
+        if states and self.job.exits:  # first, so that every recorded shard has its states
+            states.write(self.job.exits, texts.number)
+        for store, rows in zip(stores, vectors, strict=True):
+            copied = None
+            if before := self._before.get(store.folder):
+                sources = self.job.copied(store.folder, texts.number)
+                copied = np.flatnonzero(sources >= 0), before.packed(sources[sources >= 0])
+            size += store.write(texts.number, texts.docids, rows, texts.digests, copied)
+        return WrittenShard(texts.number, len(texts.places), size)
+
+
+class ShardReader:
+    """Reads the documents of a shard; shards in increasing order take one pass over the corpus."""
+
+    def __init__(self, dataset: Dataset, rows: int) -> None:
+        self._dataset, self._rows = dataset, rows
+        self._next, self._stream = 0, dataset.documents()
+
+    def read(self, number: int) -> list[Document]:
+        """Return the documents of a shard, fewer than its rows where the corpus ends."""
+        if number < self._next:
+            self._next, self._stream = 0, self._dataset.documents()
+        skipped = (number - self._next) * self._rows
+        self._next = number + 1
+        return list(islice(self._stream, skipped, skipped + self._rows))
+
+
+# Stores
+
+
+def encode_stores(
+    request: IndexRequest, model: str, card: ModelCard, layers: Sequence[int], exits: bool = False
+) -> tuple[EncodingJob, Dataset, list[Store]]:
+    """Return a finished store per layer, from one pass over the missing documents.
+
+    Where the corpus has changed since, the stores of all layers follow, with their indexes.
+
+    Args:
+        request: of the corpus; its layers are not read.
+        model: folder or id.
+        card: of the model.
+        layers: to encode.
+        exits: whether to keep the states that a fit of exits reads.
+
+    Returns:
+        The job with the runtime that was chosen, the documents, and the stores.
+
+    Raises:
+        Interrupted: Ctrl-C; the shards written so far are kept.
+        UserError: another process writes there, stores were made with other settings, or what
+            encoding and writing refuse.
+    """
+    if request.overwrite:
+        find_folder(model)  # before vectors are removed that no model makes again
+    dataset = open_corpus(request.corpus)
+    home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
+    label = label_of(card, model, absolute(request.corpus))
+    plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
+    paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
+    stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
+    if exits and dataset.document_count < exit_files.FEWEST:
+        exits = False
+        if not _is_begun(home):
+            few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST}"
+            say(f"No exits are fitted, because {few}; m2dr index fit does it all the same")
+    folder = (
+        exit_files.exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
+    )
+    count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
+    job = EncodingJob(request.corpus, count, model, device, dtype, stores, folder, request.runtime)
+    rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
+    with lock(home):
+        end_sync(home)
+        if request.overwrite:
+            if max(layers) == card.layers:
+                exit_files.drop_exits(exit_files.exits_folder(stores[-1][0]))
+            for path, _ in stores:
+                clear_store(path)
+            if not any(_runtime_of(path).startswith(INT8) for path in store_folders_of(home)):
+                shutil.rmtree(home / "int8", ignore_errors=True)
+            rows = CorpusRows.of(dataset) if _is_begun(home) else None
+        for path, plan in stores:
+            _refuse_other(path, plan, request.dtype)
+        if rows and not all(rows.digest.is_of(store.manifest) for store in _finished(home)):
+            _sync(home, replace(job, exits=None), dataset, rows, request.workers, request.backend)
+        shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
+        job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
+        _encode_missing(job, dataset, rows, request.workers, request.backend)
+    return job, dataset, [open_store(path) for path, _ in stores]
+
+
+def _is_begun(home: Path) -> bool:
+    return any(next(home.glob(f"layer-*/{name}"), None) for name in (STORE, PARTIAL))
+
+
+def _finished(home: Path) -> list[Store]:
+    return [open_store(folder) for folder in store_folders_of(home)]
+
+
+def _refuse_other(folder: Path, plan: StorePlan, dtype: str) -> None:
+    """Refuse vectors of other settings, or of int8 where another number format is named."""
+    runtime = _runtime_of(folder)
+    if runtime and dtype != "auto" and (dtype == "int8") != runtime.startswith(INT8):
+        raise UserError(f"{folder} was encoded in {runtime}, not in {dtype}.")
+    if (folder / STORE).exists():
+        held = open_store(folder).manifest.plan
+        imported = ("dtype", "width") if held.runtime == IMPORTED else ()
+        held.refuse_other(plan, folder, ("shard_rows", "runtime", *imported))
+
+
+def _encode_missing(
+    job: EncodingJob, dataset: Dataset, rows: CorpusRows | None, count: int, backend: str
+) -> None:
+    """Encode the shards that are missing, and finish the stores."""
+    writers = []
+    for folder, plan in job.stores:
+        if (folder / STORE).exists():
+            remove_leftovers(folder)
+            continue
+        writer = begin_store(folder, plan)
+        if rows is not None:
+            writer.keep(rows.docids, rows.digests)
+        writers.append(writer)
+    if not writers:
+        return
+    asked = replace(job, stores=tuple((writer.folder, writer.plan) for writer in writers))
+    shards = range(-(-job.documents // asked.shard_rows))
+    missing = [number for number in shards if asked.lacks(number)]
+    if missing:
+        _encode(asked, dataset, missing, count, backend)
+    _finish(writers, dataset)
+
+
+def _finish(writers: Sequence[StoreWriter], dataset: Dataset) -> None:
+    """Write the fields of the documents, which all layers share, and finish the stores."""
+    first = writers[0].folder / FIELDS
+    digest = hashlib.sha256()
+
+    def fields() -> Iterator[tuple[tuple[str, str], ...]]:
+        for document in dataset.documents():
+            digest.update(repr(document.fields).encode(errors="surrogatepass"))
+            yield document.fields
+
+    written = write_fields(first, fields())
+    for writer in writers:
+        if written and writer.folder != first.parent:
+            _link(first, writer.folder / FIELDS)
+        writer.finish(written, digest.hexdigest())
+
+
+def _sync(
+    home: Path, job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, backend: str
+) -> None:
+    """Replace the stores of all layers, and their indexes, by those of the corpus of now.
+
+    They are written to a folder beside, with the vectors of texts that are the same, and swapped
+    in by one rename. Exits stay as they were fitted.
+    """
+    new, before = new_home(home), _finished(home)
+    if any(store.manifest.runtime == IMPORTED for store in before):
+        raise UserError(f"{home} holds vectors of documents that changed; import them again.")
+    sources = [rows.sources(store) for store in before]
+    absent = np.any([each < 0 for each in sources], axis=0)
+    held, label = before[-1].manifest.label.source, job.stores[0][1].label
+    if held != label.source and absent.mean() > OTHER:
+        raise UserError(f"{home} is of {held}; give --corpus NAME={job.corpus} or --overwrite.")
+    new.mkdir(exist_ok=True)
+    (new / SYNCING).touch()
+    for store, each in zip(before, sources, strict=True):
+        folder = new / store.folder.name
+        folder.mkdir(exist_ok=True)
+        with atomic_path(folder / COPIED) as temporary, temporary.open("wb") as file:
+            np.save(file, np.where(absent, -1, each))
+    runtime = before[-1].manifest.runtime
+    require_runtime(runtime)
+    plans = tuple(
+        (
+            new / store.folder.name,
+            replace(store.manifest.plan, label=label, shard_rows=job.shard_rows, runtime=runtime),
+        )
+        for store in before
+    )
+    say(
+        f"{dataset.name} has changed: {counted(int(absent.sum()), 'documents', ',')} of "
+        f"{len(absent):,} are encoded, and the vectors of the others are copied."
+    )
+    for folder, plan in plans:  # an earlier sync may have been to other documents
+        begun, done = (folder / PARTIAL).exists(), (folder / STORE).exists()
+        if (done and not rows.digest.is_of(open_store(folder).manifest)) or (
+            begun and read_record(folder / PARTIAL, StorePlan) != plan
+        ):
+            clear_store(folder)
+    job = replace(job, stores=plans, runtime=runtime, before=home)
+    _encode_missing(job, dataset, rows, count, backend)
+    for store in before:
+        (new / store.folder.name / COPIED).unlink(missing_ok=True)
+        rebuild_indexes(store.folder, open_store(new / store.folder.name))
+        if exit_files.fitting_exits(store.folder):
+            _keep_exits(store.folder, new / store.folder.name)
+    swap_in(home)
+
+
+def _keep_exits(before: Path, store: Path) -> None:
+    """Keep exits that were fitted on documents of which some have changed since."""
+    source, target = exit_files.exits_folder(before), exit_files.exits_folder(store)
+    record = exit_files.read_exits_record(source)
+    target.mkdir(exist_ok=True)
+    for name, _ in record.files:
+        _link(source / name, target / name)
+    write_record(target / EXITS_FILE, replace(record, texts=open_store(store).manifest.texts))
+    say(f"{source} stays as it was fitted, on the documents of before.")
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where a disk has no links."""
+    target.unlink(missing_ok=True)
+    with suppress(OSError):
+        os.link(source, target)
+    if not target.exists():
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
+    sync(target.parent)
+
+
+def _runtime_of(folder: Path) -> str:
+    """Return the runtime that a store, finished or not, is encoded in; without one ''."""
+    if (folder / STORE).exists():
+        return open_store(folder).manifest.runtime
+    path = folder / PARTIAL
+    return read_record(path, StorePlan).runtime if path.exists() else ""
+
+
+def _with_runtime(job: EncodingJob) -> EncodingJob:
+    """Return a job whose runtime is chosen, in its plans too; auto goes on with that of a store.
+
+    Raises:
+        UserError: the runtime cannot run this encoder, or is not installed.
+    """
+    folders = [folder for folder, _ in job.stores]
+    if all((folder / STORE).exists() for folder in folders):
+        runtime = _runtime_of(folders[-1])  # nothing is encoded
+    elif job.runtime == "auto" and (
+        kept := [each for each in map(_runtime_of, folders) if each not in ("", IMPORTED)]
+    ):
+        runtime = kept[0]
+        require_runtime(runtime)
+    else:
+        runtime, note = choose_runtime(job.source, job.runtime, job.documents)
+        if note:
+            say(note)
+    stores = tuple((folder, replace(plan, runtime=runtime)) for folder, plan in job.stores)
+    return replace(job, runtime=runtime, stores=stores)
+
+
+def _in_int8(job: EncodingJob, dataset: Dataset) -> EncodingJob:
+    """Return a job whose products are int8, in its plans too; its graph is calibrated if needed.
+
+    Raises:
+        UserError: as `quantize`, or another runtime was asked for.
+    """
+    if job.runtime not in ("auto", OPENVINO):
+        raise UserError(f"--dtype int8 multiplies in {OPENVINO}, not in {job.runtime}.")
+    source = job.in_int8(job.source)
+    assert source.int8 is not None
+    runtime = next(filter(None, (_runtime_of(path) for path, _ in job.stores)), "")
+    if not runtime:
+        if not source.int8.exists():
+            texts = list(texts_of(dataset, exit_files.sampled_rows(job.documents, SAMPLE)))
+            quantize(source, texts, source.int8)
+        runtime = f"{INT8}{int8_digest(source.int8)}"
+    stores = tuple((path, replace(plan, runtime=runtime)) for path, plan in job.stores)
+    return replace(job, runtime=runtime, stores=stores)
+
+
+def _encode(
+    job: EncodingJob, dataset: Dataset, missing: Sequence[int], count: int, backend: str
+) -> None:
+    """Encode the missing shards and report progress."""
+    documents = sum(map(job.fresh, missing))
+    device = choose_device(job.device)
+    layers = ", ".join(str(plan.layer) for _, plan in job.stores)
+    how = f"{device.type}, {choose_dtype(job.dtype, device)}, {job.runtime}"
+    how += f", {counted(count, 'workers')}" * (count > 1) + " on Ray" * (backend == "ray")
+    say(f"Encoding {dataset.name} at layers {layers} with {job.model} on {how}")
+    if documents < job.documents and not job.before:
+        there = job.documents - documents
+        say(f"{there} of {counted(job.documents, 'documents')} are encoded already")
+    done: list[WrittenShard] = []
+
+    def written() -> str:
+        return f"{sum(shard.bytes for shard in done) / 1e6:,.1f} MB written"
+
+    try:
+        with progress("Encoding", documents, "documents", written) as advance:
+            if backend == "ray":
+                shards = workers.encode_on_ray(job, missing, count, advance)
+            elif count > 1:
+                shards = workers.encode_locally(job, missing, count, advance)
+            else:
+                shards = ShardEncoder(job, dataset).encode(missing, advance)
+            for shard in shards:
+                done.append(shard)  # noqa: PERF402  # what is written is shown meanwhile
+    except KeyboardInterrupt:
+        left = sum(job.rows_of(number) for number in missing if job.lacks(number))
+        stopped = f"after {job.documents - left} of {counted(job.documents, 'documents')}"
+        raise Interrupted(f"Encoding stopped {stopped}; the same command goes on.") from None

@@ -1,0 +1,309 @@
+"""`m2dr index import`: the vectors of another tool become a store and its indexes."""
+
+import hashlib
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError
+from m2dr.core.files import json_sha256, write_bytes, write_record
+from m2dr.core.progress import progress, say
+from m2dr.core.records import (
+    CARD_FILE,
+    GIVEN,
+    Cut,
+    ModelCard,
+    Similarity,
+)
+from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest
+from m2dr.data.dataset import Dataset
+from m2dr.data.tables import name_of
+from m2dr.data.vectors import Vectors, open_vectors, read_ids
+from m2dr.index import manifest
+from m2dr.index.exit_files import (
+    drop_exits,
+    fitting_exits,
+    sampled_rows,
+)
+from m2dr.index.faiss import build_index, check_engine
+from m2dr.index.filters import FIELDS, write_fields
+from m2dr.index.importing import open_pyserini
+from m2dr.index.store import (
+    begin_store,
+    clear_store,
+    end_sync,
+    lock,
+    open_store,
+    text_digests,
+)
+from m2dr.index.vectors import prefixes
+from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
+from m2dr.tasks.corpus import CorpusRows, absolute, open_bm25, open_corpus
+from m2dr.tasks.encoder import default_dims, embed_texts, label_of
+
+# How far an imported vector may lie from the same document encoded here, where one document lies
+# from another at 1: 16-bit numbers alone move it by .01, another layer or order of rows by about 1.
+ALIKE = 0.1
+ROTATION = "rotation.f32"  # [width, width], beside the stores: of vectors without a model
+NEIGHBOURS = 10  # of a document, which short prefixes should keep
+COMPARED = 2000  # documents of which that is asked
+READY = 0.9  # prefixes that keep so much of what rotated ones keep need no rotation
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What was written."""
+
+    store: Path
+    indexes: tuple[Path, ...]
+    documents: int
+    width: int
+    sampled: int  # documents that were encoded again and compared
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Vectors in the order of the documents; without a corpus, in their own."""
+
+    vectors: Vectors
+    rows: NDArray[np.int64]  # of the vectors, [N]
+    dataset: Dataset | None
+    corpus: CorpusRows | None
+
+    @classmethod
+    def of(cls, request: ImportRequest) -> "_Source":
+        vectors, dataset = vectors_of(request.vectors, request.ids), None
+        try:
+            dataset = open_corpus(request.corpus)
+        except UserError:
+            if not request.model or request.sample or vectors.ids is None:
+                raise
+        corpus = CorpusRows.of(dataset) if dataset else None
+        docids = corpus.docids if corpus else vectors.ids or ()
+        return cls(vectors, vectors.of(docids, "documents", exactly=True), dataset, corpus)
+
+    def block(self, start: int) -> Floats:
+        """Return the vectors of a shard of documents; raises UserError if one is not finite."""
+        return self.vectors.finite(self.rows[start : start + SHARD_ROWS])
+
+
+def import_vectors(request: ImportRequest) -> ImportReport:
+    """Write a store, indexes of its prefixes, and without a model the words of its documents.
+
+    Vectors do not say who made them. Of a model, the label is what the user says, so that queries
+    of any other are refused; and it is tried on a sample of the corpus, which the model encodes
+    again. Without one, the folder of the index holds a card of its own, and its words, fitted to
+    the vectors, are what encodes queries.
+
+    Raises:
+        UserError: the files are malformed or do not fit, or the sample shows another model.
+        Interrupted: Ctrl-C.
+    """
+    begun = time.monotonic()
+    source = _Source.of(request)
+    vectors, dataset = source.vectors, source.dataset
+    card, rotation = _card_of(request, source)
+    layer = card.layers if request.layer is None else request.layer
+    card.check(Cut(layer, 1))
+    if vectors.width > card.width:
+        raise UserError(f"{vectors.path} has {vectors.width} dims, and the model {card.width}.")
+    dims = sorted(set(request.dims)) or [vectors.width]
+    for dim in dims:
+        if dim > vectors.width:
+            raise UserError(f"Dim {dim} was asked for; {vectors.path} has {vectors.width}.")
+        check_engine(request.engine, "", dim, card.similarity)
+    sampled = min(request.sample, len(source.rows)) if dataset and request.model else 0
+    if dataset and sampled:
+        _try(request, source, dataset, card, layer)
+    name = dataset.name if dataset else request.corpus
+    folder = manifest.store_folder(request.root, name, card.fingerprint, layer)
+    label = label_of(card, request.model or card.backbone, absolute(request.corpus))
+    plan = manifest.StorePlan(
+        name, layer, vectors.width, label, request.store, SHARD_ROWS, manifest.IMPORTED
+    )
+    with lock(folder.parent):
+        end_sync(folder.parent)
+        if request.overwrite or not (folder / manifest.STORE).exists():
+            clear_store(folder)
+            if not request.model:
+                _begin_home(folder.parent, card, rotation)
+            _write_store(source, rotation, folder, plan)
+        elif request.model or not _holds(folder, card, source):
+            raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
+    store = open_store(folder)
+    if dataset:
+        open_bm25(store, lambda: dataset)
+    if not request.model and not fitting_exits(folder):
+        from m2dr.tasks.indexing.fit_index import (
+            fit_index,  # loads torch, which a search does without
+        )
+
+        fit_index(FitIndexRequest(request.corpus, str(folder.parent), root=request.root))
+    indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
+    seconds = time.monotonic() - begun
+    return ImportReport(folder, indexes, store.documents, store.width, sampled, seconds)
+
+
+def vectors_of(path: Path, ids: Path | None = None) -> Vectors:
+    """Open a file of vectors, or a folder of Pyserini.
+
+    Raises:
+        UserError: as `open_vectors` and `open_pyserini` do.
+    """
+    if not (path / manifest.INDEX).is_file():
+        return open_vectors(path, ids)
+    index, docids = open_pyserini(path), read_ids(ids or path / manifest.INDEX_DOCIDS)
+    return Vectors(path, index.ntotal, index.d, index.reconstruct_batch, docids)
+
+
+def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
+    """Open vectors of queries, rotated as those of the documents of an index were.
+
+    Args:
+        path: as `vectors_of` takes it.
+        card: of the documents.
+        home: folder of their stores.
+
+    Raises:
+        UserError: they have other dims than the documents.
+    """
+    vectors, width = vectors_of(path), card.width
+    if vectors.width != width:
+        raise UserError(f"{path} has vectors of {vectors.width} dims, and documents have {width}.")
+    rotation = rotation_of(home, width)
+    if rotation is None:
+        return vectors
+    return replace(vectors, read=lambda rows: vectors.finite(rows) @ rotation.T)
+
+
+def rotation_of(home: Path, width: int) -> Floats | None:
+    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None."""
+    path = home / ROTATION
+    return np.fromfile(path, np.float32).reshape(width, width) if path.exists() else None
+
+
+# Vectors without a model
+
+
+def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Floats | None]:
+    """Return the card of the model, or of vectors without one, and their rotation, if any.
+
+    Those count as the one layer of an encoder that nobody has; layer 0 is the words.
+    """
+    if request.model:
+        return read_card(request.model), None
+    from m2dr.training.linear_fit import fit_rotation
+
+    digest, rows = hashlib.sha256(), source.rows
+    width, similarity = source.vectors.width, request.similarity
+    for start in range(0, len(rows), SHARD_ROWS):
+        digest.update(source.block(start).tobytes())
+    sample = source.vectors.finite(rows[sampled_rows(len(rows))])
+    rotation = fit_rotation(sample, "pca", similarity, ())
+    dim = max(width // 4, 1)
+    some = sample[sampled_rows(len(sample), COMPARED)]
+    kept = [neighbours_kept(each, dim, similarity) for each in (some, some @ rotation.T)]
+    rotates = request.rotate == "yes" or (request.rotate == "auto" and kept[0] < READY * kept[1])
+    say(
+        f"Of a document's {NEIGHBOURS} nearest others {dim} of {width} dims keep {kept[0]:.0%}, "
+        f"and {kept[1]:.0%} once rotated: {'rotated' if rotates else 'left as they are'}."
+    )
+    every = rotates or kept[0] >= READY * kept[1]
+    cuts = tuple(Cut(1, each) for each in (default_dims(width) if every else (width,)))
+    identity = request.name or digest.hexdigest()
+    card = ModelCard(
+        backbone=request.name or name_of(request.vectors), variant=GIVEN, layers=1, width=width,
+        cuts=cuts, documents="last", pooling="mean", similarity=similarity, temperature=1.0,
+        revision=digest.hexdigest(), fingerprint=json_sha256([identity, similarity, rotates]),
+    )  # fmt: skip
+    return card, rotation if rotates else None
+
+
+def neighbours_kept(vectors: Floats, dim: int, similarity: Similarity) -> float:
+    """Return the share of each vector's nearest others that prefixes have in common with all dims.
+
+    >>> neighbours_kept(np.eye(3, dtype=np.float32), 3, "dot")
+    1.0
+    """
+    nearest = []
+    for each in (vectors.shape[1], dim):
+        points = prefixes(vectors, each, similarity)
+        scores = points @ points.T
+        np.fill_diagonal(scores, -np.inf)
+        nearest.append(np.argsort(-scores, axis=1, kind="stable")[:, :NEIGHBOURS])
+    return float(np.mean([np.isin(*pair).mean() for pair in zip(*nearest, strict=True)]))
+
+
+def _begin_home(home: Path, card: ModelCard, rotation: Floats | None) -> None:
+    """Write what belongs to vectors without a model in place of what another import left."""
+    home.mkdir(parents=True, exist_ok=True)
+    drop_exits(home / manifest.EXITS)
+    (home / ROTATION).unlink(missing_ok=True)
+    write_record(home / CARD_FILE, card)
+    if rotation is not None:
+        write_bytes(home / ROTATION, rotation.tobytes())
+
+
+def _holds(folder: Path, card: ModelCard, source: _Source) -> bool:
+    """Whether a finished store has these vectors of these documents."""
+    path, corpus = folder.parent / CARD_FILE, source.corpus
+    same = path.exists() and read_card(folder.parent) == card
+    return bool(same and corpus and corpus.digest.is_of(manifest.StoreManifest.read(folder)))
+
+
+def _write_store(
+    source: _Source, rotation: Floats | None, folder: Path, plan: manifest.StorePlan
+) -> None:
+    """Write vectors as a store of their corpus, or without one of their ids."""
+    corpus, dataset, count = source.corpus, source.dataset, len(source.rows)
+    docids = corpus.docids if corpus else source.vectors.ids or ()
+    writer = begin_store(folder, plan)
+    with progress("Importing", count, "documents") as advance:
+        for number, start in enumerate(range(0, count, SHARD_ROWS)):
+            part, block = slice(start, start + SHARD_ROWS), source.block(start)
+            digests = text_digests(vector.tobytes() for vector in block)
+            digests = corpus.digests[part].tobytes() if corpus else digests
+            block = block if rotation is None else block @ rotation.T
+            writer.write(number, docids[part], block, digests)
+            advance(len(block))
+    fields = (document.fields for document in dataset.documents()) if dataset else ()
+    writer.finish(write_fields(folder / FIELDS, fields), corpus.fields if corpus else "")
+
+
+def _try(
+    request: ImportRequest, source: _Source, dataset: Dataset, card: ModelCard, layer: int
+) -> None:
+    """Encode a few documents again, and refuse vectors that differ from them."""
+    from m2dr.model.devices import choose_device, choose_dtype  # they load torch
+
+    rows, vectors = source.rows, source.vectors
+    count = min(request.sample, len(rows))
+    chosen = np.linspace(0, len(rows) - 1, count).astype(int)
+    documents = [dataset.document_at(int(row)) for row in chosen]
+    device = choose_device(request.device)
+    # In bf16 the documents of some encoders lie as near to each other as to their fp32 vectors.
+    dtype = choose_dtype("fp32" if request.dtype == "auto" else request.dtype, device)
+    encoder, tokenizer = checkpoint.load(request.model, layer, device, dtype)
+    texts = [document.content for document in documents]
+    ours = embed_texts(encoder, tokenizer, texts, "document", [layer])[0][:, : vectors.width]
+    theirs = vectors.finite(rows[chosen])
+    # A cosine would not do: of some encoders, that of any two documents is near 1.
+    a, b = (
+        prefixes(each, vectors.width, card.similarity).astype(np.float64) for each in (ours, theirs)
+    )
+    between = np.linalg.norm(a - np.roll(a, 1, axis=0), axis=1).mean()
+    unit = between or np.linalg.norm(a, axis=1).mean() or 1.0
+    far = np.linalg.norm(a - b, axis=1) / unit
+    for document, row, apart in zip(documents, rows[chosen], far, strict=True):
+        if apart > ALIKE:
+            raise UserError(
+                f"Document {document.id!r} by {request.model} at layer {layer} lies {apart:.2f} "
+                f"times as far from row {row} as from others; name their model, or --sample 0."
+            )

@@ -1,0 +1,221 @@
+"""`m2dr index`: encode a corpus and build its indexes, change and push them."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from m2dr.core.errors import Interrupted, UserError
+from m2dr.core.files import atomic_path
+from m2dr.core.progress import progress
+from m2dr.core.records import Cut, Document, ModelCard
+from m2dr.core.requests import IndexRequest, PushRequest
+from m2dr.index import manifest
+from m2dr.index.faiss import build_index, check_engine
+from m2dr.index.milvus import PushResult, Server, milvus_engine, push
+from m2dr.index.store import Store, open_store
+from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
+from m2dr.model.hub import find_folder
+from m2dr.tasks.corpus import document_line, model_for, named, open_bm25, open_corpus
+from m2dr.tasks.encoder import document_layers, newest_model
+from m2dr.tasks.indexing.encode import encode_stores
+from m2dr.tasks.indexing.fit_index import fit_encoded
+
+CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
+
+# Encoding and building
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """The indexes that were built."""
+
+    folders: tuple[Path, ...]  # one per layer, dim and engine
+    documents: int
+    bytes: int  # of the vectors and indexes together
+    seconds: float
+    notes: tuple[str, ...] = ()  # where an index is not what its engine usually builds
+
+
+def index_corpus(request: IndexRequest) -> IndexReport:
+    """Encode the documents that are missing or have changed, and build the missing indexes."""
+    begun = time.monotonic()
+    model, card, layers, dims = check_index_request(request)
+    ways = _ways(request)
+    stores = encode_corpus(request, model, card, layers)
+    open_bm25(stores[-1], partial(open_corpus, request.corpus), request.language)
+    jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
+    with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
+        folders = tuple(
+            build_index(
+                store, dim, engine, progress=advance, factory=factory, workers=request.graph_threads
+            )
+            for store, dim, (engine, factory) in jobs
+        )
+    files = {path for store in stores for path in store.folder.glob("vectors-*")}
+    files |= {path for folder in folders for path in folder.iterdir()}
+    size = sum(path.stat().st_size for path in files)
+    notes = [
+        f"{folder}: {note}"
+        for folder in folders
+        for note in manifest.IndexManifest.read(folder).notes
+    ]
+    return IndexReport(folders, stores[0].documents, size, time.monotonic() - begun, tuple(notes))
+
+
+def check_index_request(
+    request: IndexRequest,
+) -> tuple[str, ModelCard, tuple[int, ...], tuple[int, ...]]:
+    """Return the model, its card, the layers and the dims of a request; nothing is written.
+
+    Raises:
+        UserError: there is no such model, layer, dim or engine.
+    """
+    model = request.model or newest_model()
+    card = read_card(model, request.query_length, request.document_length)
+    layers = request.layers or document_layers(card)
+    dims = request.dims or (card.width,)
+    for layer, dim in product(layers, dims):
+        card.check(Cut(layer, dim))
+        for engine, factory in _ways(request):
+            check_engine(engine, factory, dim, card.similarity)
+    return model, card, layers, dims
+
+
+def _ways(request: IndexRequest) -> list[tuple[str, str]]:
+    """Return engine and factory string of each index of a dim; one of the two is empty."""
+    engines = request.engines or (() if request.factory else ("flat",))
+    ways = [(engine, "") for engine in dict.fromkeys(engines)]
+    return [*ways, ("", request.factory)] if request.factory else ways
+
+
+def encode_corpus(
+    request: IndexRequest, model: str, card: ModelCard, layers: Sequence[int]
+) -> list[Store]:
+    """Return a finished store per layer, as `encode_stores`; fit exits on the last if asked."""
+    wanted = request.exits and not checkpoint.ends_fitted(model)
+    job, dataset, stores = encode_stores(request, model, card, layers, wanted)
+    if job.exits:
+        fit_encoded(
+            replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1], request.language
+        )
+    return stores
+
+
+# Changing documents
+
+
+@dataclass(frozen=True)
+class ChangeReport:
+    """What a change of documents did."""
+
+    documents: int  # now
+    added: int
+    deleted: int  # those that were replaced count in both
+
+
+def sync(
+    request: IndexRequest,
+    add: Iterable[Document] = (),
+    delete: Iterable[str] = (),
+    *,
+    replace_same: bool = False,
+) -> ChangeReport:
+    """Change the corpus.jsonl of a folder, and then all stores and indexes that were made of it.
+
+    Args:
+        request: of the corpus, a folder with a corpus.jsonl, and its model.
+        add: documents to add. One that is there with the same content is left as it is.
+        delete: docids to delete.
+        replace_same: whether documents of the same ids are replaced by those that are added.
+
+    Raises:
+        UserError: the corpus is no such folder, a docid to add is there already, one to delete is
+            not, or no document would be left; nothing has changed then.
+    """
+    find_folder(request.model)  # which new documents are encoded by
+    path = Path(named(request.corpus)[1]) / CORPUS
+    if not path.is_file():
+        raise UserError(f"{request.corpus} has no {CORPUS} to change; run m2dr index corpus again.")
+    new, gone = {document.id: document for document in add}, set(delete)
+    absent, there, count = set(gone), dict[str, bool](), 0
+    with atomic_path(path) as temporary:
+        with temporary.open("w", encoding="utf-8") as file:
+            for document in open_corpus(request.corpus).documents():
+                absent.discard(document.id)
+                if document.id in new:
+                    fresh = new.pop(document.id)
+                    there[document.id] = (fresh, fresh.fields) != (document, document.fields)
+                    document = fresh
+                if document.id not in gone:
+                    file.write(document_line(document))
+                    count += 1
+            for document in new.values():
+                file.write(document_line(document))
+        if not replace_same and (others := [docid for docid, other in there.items() if other]):
+            raise UserError(f"{path} holds {others[0]!r} already, and another text for it.")
+        if absent:
+            raise UserError(f"{path} does not hold {min(absent)!r}; nothing was deleted.")
+        if not count + len(new):
+            raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
+    card = read_card(request.model)
+    name = open_corpus(request.corpus).name
+    layers = manifest.stored_layers(request.root, name, card.fingerprint)
+    if layers:
+        last = manifest.store_folder(request.root, name, card.fingerprint, layers[-1])
+        card = card.with_lengths_of(manifest.StoreManifest.read(last).label)
+    _, dataset, stores = encode_stores(request, request.model, card, layers)
+    for store in stores[:1]:
+        open_bm25(store, lambda: dataset)
+    return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
+
+
+# Pushing
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """The collections that lie in Milvus now."""
+
+    collections: tuple[PushResult, ...]
+    seconds: float
+
+
+def push_indexes(request: PushRequest) -> PushReport:
+    """Write the missing rows of stores to Milvus, a collection per layer and dim.
+
+    Raises:
+        UserError: there is no store, the server does not answer, or it holds something else.
+        Interrupted: Ctrl-C; what was written is kept.
+    """
+    begun = time.monotonic()
+    milvus_engine(request.engine)
+    model = request.model or model_for(request.corpus, request.root)
+    card = read_card(model)
+    corpus = open_corpus(request.corpus).name
+    layers = request.layers or manifest.stored_layers(request.root, corpus, card.fingerprint)
+    if not layers:
+        raise UserError(f"{request.root}/ has no store of {corpus} by the model.")
+    folders = [
+        manifest.store_folder(request.root, corpus, card.fingerprint, layer) for layer in layers
+    ]
+    jobs = []
+    for store in map(open_store, folders):
+        for dim in request.dims or manifest.built_dims(store.folder) or (store.width,):
+            if not 1 <= dim <= store.width:
+                raise UserError(f"Dim {dim} was asked for; {store.folder} has {store.width}.")
+            jobs.append((store, dim))
+    server, sent = Server(request.uri, request.token, create=True), []
+    try:
+        for store, dim in jobs:
+            with progress("Pushing", store.documents, "documents") as advance:
+                way, again = request.engine, request.overwrite
+                sent.append(push(store, dim, server, way, overwrite=again, progress=advance))
+    except KeyboardInterrupt:
+        raise Interrupted("Pushing stopped; without --overwrite it goes on from there.") from None
+    finally:
+        server.close()
+    return PushReport(tuple(sent), time.monotonic() - begun)

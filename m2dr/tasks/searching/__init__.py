@@ -1,0 +1,1 @@
+"""Queries are answered from an index that was built before."""

@@ -1,0 +1,1 @@
+"""Models are trained, fitted and pre-trained, and negatives mined for them."""

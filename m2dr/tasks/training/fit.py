@@ -1,0 +1,459 @@
+"""`m2dr fit`: words and exits for every layer of an unchanged encoder, by least squares.
+
+Shapes: L layers, N texts, n snippets, P dims of a pooled state, W dims of the embedding.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError, counted
+from m2dr.core.progress import progress, say
+from m2dr.core.records import FitRecord, ModelCard, Rotation, Side
+from m2dr.core.settings import FitSettings
+from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
+from m2dr.data.tables import DistinctLines, name_of
+from m2dr.data.tokens import Ragged
+from m2dr.evaluation.sentence_tasks import distinct
+from m2dr.model import checkpoint
+from m2dr.model.devices import choose_dtype, choose_training_device
+from m2dr.model.encoder import Encoder
+from m2dr.model.exits import give_exits
+from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.modules import rotate
+from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.model.words import WordTable, unit_rows
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import (
+    at_revision,
+    default_dims,
+    embed_tokens_and_states,
+    fitted_cuts,
+)
+from m2dr.tasks.training.run_folder import begin, clear, held, refuse_backbone
+from m2dr.training.linear_fit import STEPS, fit_head, fit_rotation
+from m2dr.training.words import fit_words
+
+Floats = NDArray[np.float32]
+
+FITTED = "fitted"  # the variant of a fitted backbone that was never trained
+MOST = 20_000  # texts whose states are read; more hardly help, and cost time and memory
+HELD_OUT = 1024  # texts to choose λ by, at most; never part of the regressions
+ONE_OF = 8  # of so many texts one is held out, until there are enough
+VECTORS = 8192  # embeddings that the rotation is fitted on, at most
+QUERIES = "train"  # the split whose queries are read
+SNIPPET_WORDS = (3, 15)  # from the first to below the second
+ONE_SNIPPET_OF = 4  # of so many texts a few words are read as a query
+SNIPPETS = 4096  # at most
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """The result of a fit."""
+
+    folder: Path
+    card: ModelCard
+    texts: int
+    cosines: tuple[float | None, ...]  # held out, of layers 1 to L - 1
+    seconds: float
+
+
+@at_revision
+def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitReport:
+    """Fit exits as `settings` say, and write the model's folder.
+
+    Raises:
+        UserError: anything a person can fix, before the first text where it can be known.
+    """
+    begun = time.monotonic()
+    refuse_backbone(settings.backbone, folder)
+    device = choose_training_device(settings.device)
+    texts = fit_texts(settings.corpus, settings.texts or MOST, settings.seed)
+    encoder, tokenizer = checkpoint.load(settings.backbone)
+    dtype = choose_dtype(settings.dtype, device)
+    runner = checkpoint.load(settings.backbone, None, device, dtype)[0]
+    for each in (encoder, runner):
+        drop_exits(each)
+    with held(folder):
+        begin(folder, settings, resume=False, overwrite=overwrite)
+        say(f"Fitting {settings.backbone} on {counted(len(texts), 'texts', ',')}")
+        record = fit_texts_now(
+            runner, tokenizer, texts, settings.seed, settings.rotation,
+            settings.length, settings.language,
+        )  # fmt: skip
+        encoder.fitted, encoder.behind = runner.fitted, runner.behind
+        encoder.to("cpu")
+        card = encoder.card
+        if not card.is_trained:
+            revision = revision_of(find_folder(settings.backbone))
+            card = replace(card, backbone=settings.backbone, revision=revision, variant=FITTED)
+        card = replace(
+            card,
+            cuts=fitted_cuts(card),
+            documents="last",
+            exported_from="",
+            fit=record,
+            fingerprint="",
+        )
+        card = checkpoint.save(encoder, tokenizer, card, folder)
+        clear(folder)
+    return FitReport(folder, card, record.texts, record.cosines, time.monotonic() - begun)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Texts of one kind of one corpus."""
+
+    corpus: int  # its number
+    side: Side
+    count: int
+    at: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class FitTexts:
+    """Texts of a fit by place, read on demand.
+
+    Attributes:
+        names: of the corpora.
+        order: [N, 2], number of the source and row in it.
+    """
+
+    names: tuple[str, ...]
+    order: NDArray[np.int64]
+    _sources: tuple[_Source, ...]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def read(self, start: int, stop: int) -> list[tuple[Side, str]]:
+        """Return texts and the sides that they are encoded as."""
+        rows = self.order[start:stop].tolist()
+        return [(self._sources[number].side, self._sources[number].at(row)) for number, row in rows]
+
+
+def fit_texts(corpora: str, most: int, seed: int, split: str = QUERIES) -> FitTexts:
+    """Choose the texts of a fit.
+
+    Corpora share the number evenly, and in each of them queries and documents do; what one lacks
+    is given to the others.
+
+    Args:
+        corpora: what each is called, joined by commas; files of sentences too.
+        most: how many texts.
+        seed: of the choice and the order.
+        split: whose queries are read, where a corpus has it; never one of a test set.
+
+    Raises:
+        UserError: no such corpus, or one without a text.
+    """
+    given = [part.strip() for part in corpora.split(",") if part.strip()]
+    words = [corpora] if Path(corpora).exists() else list(dict.fromkeys(given))
+    if not words:
+        raise UserError("A fit needs texts: name a corpus, such as pydocs or a .txt file.")
+    names, sources = [], []
+    for number, word in enumerate(words):
+        name, found = _sources_of(number, word, split)
+        names.append(name)
+        sources += [source for source in found if source.count]
+    draw = np.random.default_rng(seed)
+    shares = _shares(sources, most)
+    rows = [
+        np.stack([np.full(share, number), draw.choice(source.count, share, replace=False)], axis=1)
+        for number, (source, share) in enumerate(zip(sources, shares, strict=True))
+    ]
+    return FitTexts(tuple(names), draw.permutation(np.concatenate(rows)), tuple(sources))
+
+
+def _sources_of(number: int, word: str, split: str) -> tuple[str, list[_Source]]:
+    if recognises_sentences(word) and is_plain_text(path := Path(word)):
+        lines = DistinctLines(path)  # a file of any length: none of its texts is kept
+        return name_of(path), [_Source(number, "document", len(lines), lines.__getitem__)]
+    if recognises_sentences(word):
+        sentences = open_sentences(word)
+        texts = distinct(sentences.pairs)[0]
+        return sentences.name, [_Source(number, "document", len(texts), texts.__getitem__)]
+    dataset = open_corpus(word)
+    documents = _Source(
+        number, "document", dataset.document_count, lambda row: dataset.document_at(row).content
+    )
+    queries = dataset.queries(split) if dataset.canonical(split) in dataset.splits else []
+    return dataset.name, [
+        documents,
+        _Source(number, "query", len(queries), lambda row: queries[row].text),
+    ]
+
+
+def _shares(sources: Sequence[_Source], most: int) -> list[int]:
+    """Divide `most` texts evenly among the corpora, and among the kinds of texts of each.
+
+    Smallest first, each takes what is its due, and what it lacks goes to the larger ones.
+    """
+    kinds = [[s.count for s in some] for _, some in groupby(sources, lambda s: s.corpus)]
+    of_corpora = _even([sum(counts) for counts in kinds], most)
+    return [
+        part
+        for counts, share in zip(kinds, of_corpora, strict=True)
+        for part in _even(counts, share)
+    ]
+
+
+def _even(counts: Sequence[int], most: int) -> list[int]:
+    """Return how many of each are taken, evenly, at most `most` in all.
+
+    >>> _even([10, 2, 50], 30)
+    [10, 2, 18]
+    """
+    found = [0] * len(counts)
+    left = most
+    smallest_first = sorted(range(len(counts)), key=lambda number: counts[number])
+    for done, number in enumerate(smallest_first):
+        found[number] = min(counts[number], left // (len(counts) - done))
+        left -= found[number]
+    return found
+
+
+@dataclass(frozen=True)
+class Read:
+    """Texts that were run through all layers.
+
+    Attributes:
+        texts: N of them.
+        states: [N, (L - 1) P + W], as `Encoder.states` gives them.
+        snippets: n short parts of some texts, run as queries.
+        snippet_states: [n, (L - 1) P + W].
+        places: [n], of the texts that the snippets are parts of.
+    """
+
+    texts: Sequence[str]
+    states: Floats
+    snippets: Sequence[str]
+    snippet_states: Floats
+    places: NDArray[np.int64]
+
+
+def snippets(
+    texts: Sequence[str], draw: np.random.Generator
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Cut snippets as short as queries out of some texts.
+
+    The states of a short text are unlike those of a long one, and most queries are short.
+
+    Args:
+        texts: those with no more words than a snippet may have are left out.
+        draw: says of which texts, how many words, and which.
+
+    Returns:
+        The snippets, and the place of the text that each is of.
+    """
+    found, places = [], []
+    share = min(len(texts) // ONE_SNIPPET_OF, SNIPPETS)
+    for place in np.sort(draw.permutation(len(texts))[:share]).tolist():
+        words = texts[place].split()
+        if len(words) >= SNIPPET_WORDS[1]:
+            count = int(draw.integers(*SNIPPET_WORDS))
+            first = int(draw.integers(len(words) - count + 1))
+            found.append(" ".join(words[first : first + count]))
+            places.append(place)
+    return found, np.array(places, np.int64)
+
+
+def states_of(
+    encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[tuple[Side, str]], what: str
+) -> Floats:
+    """Return the states of texts, [N, (L - 1) P + W], each run as a text of its side."""
+    states = np.empty((len(texts), 0), np.float32)
+    sides: tuple[Side, ...] = ("query", "document")
+    with progress(f"Reading {what}", len(texts), "texts") as advance:
+        for side in sides:
+            chosen = [place for place, (named, _) in enumerate(texts) if named == side]
+            if chosen:
+                own = [texts[place][1] for place in chosen]
+                rows = Ragged.of(tokenize(encoder.card, tokenizer, own, side))
+                everything, layers = np.arange(len(rows)), (encoder.layers,)
+                read = embed_tokens_and_states(
+                    encoder, rows, tokenizer.pad_id, layers, everything, advance
+                )[1]
+                if not states.size:
+                    states = np.empty((len(texts), read.shape[1]), np.float32)
+                states[chosen] = read
+    return states
+
+
+def with_snippets(
+    encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[str], states: Floats, seed: int
+) -> Read:
+    """Return texts that were read already with snippets of them, which are read now."""
+    short, places = snippets(texts, np.random.default_rng(seed))
+    rows = states_of(encoder, tokenizer, [("query", text) for text in short], "snippets")
+    return Read(texts, states, short, rows.reshape(len(short), states.shape[1]), places)
+
+
+def drop_exits(encoder: Encoder) -> None:
+    """Remove all exits below the last layer, fitted or trained."""
+    encoder.fitted = None
+    for layer in [layer for layer in encoder.exit_heads if int(layer) < encoder.layers]:
+        del encoder.exit_heads[layer]
+
+
+def as_targets(encoder: Encoder, vectors: Floats) -> Floats:
+    """Return embeddings [N, W] of length 1 where they are compared by cosine."""
+    return unit_rows(vectors) if encoder.card.similarity == "cosine" else vectors
+
+
+def held_out(count: int) -> NDArray[np.bool_]:
+    """Return which of `count` texts λ is chosen by, evenly spread: [count].
+
+    >>> held_out(16).nonzero()[0].tolist()
+    [7, 15]
+    """
+    step = max(ONE_OF, -(-count // HELD_OUT))
+    judges: NDArray[np.bool_] = np.arange(count) % step == step - 1
+    return judges
+
+
+def fit_exits(
+    encoder: Encoder, read: Read, words: WordTable | None, names: Sequence[str], rotation: Rotation
+) -> FitRecord:
+    """Give an encoder exits of layers 1 to L - 1, fitted on texts and snippets of them.
+
+    λ is the one that is best on snippets of texts that are held out. What each input is worth:
+    docs/decisions/0023-words-in-closed-form.md.
+
+    Args:
+        encoder: changed in place. Exits that it has already stay as they are but for their scale,
+            and words are fitted to what they leave.
+        read: the texts.
+        words: layer 0; None for exits that read no words.
+        names: of the corpora, for messages and the record.
+        rotation: that the embedding has, for the record.
+
+    Raises:
+        UserError: a state or an embedding is not finite.
+    """
+    pooled, shallow = encoder.pooled_width, encoder.layers - 1
+    judges = held_out(len(read.texts))
+    of_snippets = judges[read.places]
+    by_texts = not of_snippets.any()
+    kept = np.concatenate([~judges | by_texts, np.full(len(read.places), True)])
+    judging = np.concatenate([judges & by_texts, of_snippets])[kept]
+    states = np.concatenate([read.states, read.snippet_states])[kept]
+    targets = as_targets(encoder, states[:, pooled * shallow :])
+    texts = [text for text, use in zip([*read.texts, *read.snippets], kept, strict=True) if use]
+    beside = np.zeros((len(texts), 0), np.float32)
+    if words is not None:
+        beside = unit_rows(words.embed(texts))
+    trained = encoder.fitted
+    heads: dict[int, tuple[Floats, Floats]] = {}
+    matrices, ridges, cosines = {}, [], []
+    try:
+        for layer in range(1, encoder.layers):
+            state = states[:, pooled * (layer - 1) : pooled * layer]
+            if trained is None:
+                fitted = fit_head(state, beside, targets, judging)
+                heads[layer] = fitted.weight, fitted.bias
+            else:
+                left = trained.scale_to(layer, state, targets)
+                fitted = fit_head(state[:, :0], beside, left, judging)
+            matrices[layer] = fitted.beside
+            ridges.append(fitted.ridge)
+            cosines.append(fitted.cosine)
+    except ValueError as error:
+        raise unfit(names, error) from error
+    if words is not None:
+        words = replace(words, beside=matrices)
+    give_exits(encoder, heads, words)
+    return FitRecord(
+        corpora=tuple(names),
+        texts=len(read.texts),
+        snippets=len(read.snippets),
+        rotation=rotation,
+        words=len(words.rows) if words is not None else 0,
+        language=words.language if words is not None else "",
+        ridges=tuple(ridges),
+        cosines=tuple(cosines),
+    )
+
+
+def fit_texts_now(
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    texts: FitTexts,
+    seed: int,
+    rotation: Rotation,
+    length: int = FitSettings.length,
+    language: str = "",
+    with_words: bool = True,
+) -> FitRecord:
+    """Run texts through an encoder, and give it layer 0 and exits that are fitted on them.
+
+    Args:
+        encoder: changed in place; exits that it has already get words beside them.
+        tokenizer: of the same model.
+        texts: to fit on.
+        seed: of snippets and a learned rotation.
+        rotation: of the embedding.
+        length: tokens of a text that are read. The exits of a fit that reads 64 find what those do
+            of one that reads all, in a third of the time.
+        language: of the stemmer; by default that of the texts.
+        with_words: whether there are words; a training reaches exits that read none.
+
+    Raises:
+        UserError: a state or an embedding is not finite.
+    """
+    card = encoder.card
+    lengths = min(card.query_length, length), min(card.document_length, length)
+    encoder.card = replace(card, query_length=lengths[0], document_length=lengths[1])
+    trained, encoder.fitted = encoder.fitted, None
+    given = texts.read(0, len(texts))
+    contents = [text for _, text in given]
+    read = with_snippets(
+        encoder, tokenizer, contents, states_of(encoder, tokenizer, given, "texts"), seed
+    )
+    width = card.width
+    if rotation != "none":
+        vectors = read.states[:VECTORS, -width:]
+        with progress("Rotating", STEPS, "steps") as advance:
+            dims, similarity = default_dims(width), card.similarity
+            try:
+                turned = fit_rotation(vectors, rotation, similarity, dims, seed, advance)
+            except ValueError as error:
+                raise unfit(texts.names, error) from error
+        for states in (read.states, read.snippet_states):
+            states[:, -width:] = states[:, -width:] @ turned.T
+        encoder.behind = rotate(encoder.behind, encoder.pooled_width, turned)
+    words = None
+    if with_words:
+        targets = as_targets(encoder, read.states[:, -width:])
+        words = words_towards(contents, targets, length, language, texts.names)
+    encoder.fitted, encoder.card = trained, card
+    return fit_exits(encoder, read, words, texts.names, rotation)
+
+
+def words_towards(
+    texts: Iterable[str],
+    vectors: Floats,
+    tokens: int,
+    language: str,
+    names: Sequence[str],
+) -> WordTable:
+    """Return the words that give the vectors of texts; arguments as for `fit_words`.
+
+    Raises:
+        UserError: a vector is not finite.
+    """
+    try:
+        with progress("Fitting words", len(vectors), "texts") as advance:
+            return WordTable(*fit_words(texts, vectors, tokens, language, advance))
+    except ValueError as error:
+        raise unfit(names, error) from error
+
+
+def unfit(names: Sequence[str], error: ValueError) -> UserError:
+    """Return the error of a fit on texts of some corpora."""
+    return UserError(f"Exits cannot be fitted on {', '.join(names)}: {error}.")

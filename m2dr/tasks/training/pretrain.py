@@ -1,0 +1,160 @@
+"""`m2dr pretrain`: masked-LM pre-training of a backbone at several cuts (SMAE)."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from m2dr.core.errors import UserError, counted
+from m2dr.core.progress import process_count, say
+from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
+from m2dr.core.settings import PretrainSettings
+from m2dr.data.sentences import open_sentences, recognises_sentences
+from m2dr.data.tokens import mask_tokens, masking_order
+from m2dr.evaluation.sentence_tasks import distinct
+from m2dr.model import checkpoint, mlm
+from m2dr.model.backbones import read_config, sizes_of
+from m2dr.model.checkpoint import read_card
+from m2dr.model.devices import choose_training_device, set_dropout
+from m2dr.model.encoder import Encoder
+from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.st_folder import reshaping_module
+from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import at_revision
+from m2dr.tasks.training.recipe import stairs_of
+from m2dr.tasks.training.run_folder import opened, refuse_backbone
+from m2dr.tasks.training.train import TrainReport, plan_of, run
+from m2dr.training.smae import MaskedAutoencoder, MaskedTexts, masked_batch
+from m2dr.training.trainer import Examples, Plan
+
+
+class Text(NamedTuple):
+    """A text of a step; its masks depend on the seed, the epoch and the place alone."""
+
+    text: str
+    epoch: int
+    place: int
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """All objects that a pre-training needs before its first step."""
+
+    settings: PretrainSettings
+    texts: int
+    card: ModelCard
+    encoder: Encoder
+    tokenizer: ModelTokenizer
+    module: MaskedAutoencoder
+    plan: Plan
+    examples: Examples[Text]
+
+    def batch(self, chosen: Sequence[Text]) -> dict[str, object]:
+        """Return the module's arguments for some texts."""
+        settings, inner = self.settings, self.tokenizer.inner
+        rows = self.tokenizer([text.text for text in chosen], settings.length)
+        special = set(inner.all_special_ids)
+        words = min(len(inner), len(self.encoder.word_embeddings))
+
+        def hidden(share: float, turn: int) -> MaskedTexts:
+            found = []
+            for row, text in zip(rows, chosen, strict=True):
+                own = [settings.seed, text.epoch, text.place]
+                order = masking_order(row, special, np.random.default_rng([*own, 0]))
+                draw = np.random.default_rng([*own, turn])
+                mask = int(inner.mask_token_id)
+                found.append(mask_tokens(row, share, order, mask, words, draw))
+            return found
+
+        encoder, decoder = hidden(settings.encoder_mask, 1), hidden(settings.decoder_mask, 2)
+        return masked_batch(rows, encoder, decoder, self.tokenizer.pad)
+
+
+@at_revision
+def pretrain(
+    settings: PretrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
+) -> TrainReport:
+    """Train on masked tokens as `settings` say, and write the backbone's folder.
+
+    Raises:
+        UserError: anything a person can fix, before the first step where it can be known.
+        Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
+    """
+    begun = time.monotonic()
+    refuse_backbone(settings.backbone, folder)
+    setup = prepare(settings, folder)
+    with opened(folder, settings, resume, overwrite):
+        plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
+        say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
+        say(f"  {counted(setup.texts, 'texts')}, {plan.batch} per step, into {folder}")
+
+        def save() -> ModelCard:
+            return checkpoint.save(setup.encoder.eval(), setup.tokenizer, setup.card, folder)
+
+        report = run(setup, None, save, folder, resume, "Pre-training")
+    return replace(report, seconds=time.monotonic() - begun)
+
+
+def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
+    """Load and check all that a pre-training needs; nothing is written."""
+    device = choose_training_device(settings.device)
+    read: Callable[[int], str]
+    if recognises_sentences(settings.corpus):
+        texts = distinct(open_sentences(settings.corpus).pairs)[0]
+        count, read = len(texts), texts.__getitem__
+    else:
+        dataset = open_corpus(settings.corpus)
+        count, read = dataset.document_count, lambda place: dataset.document_at(place).content
+    if settings.batch_size > count:
+        raise UserError(f"batch_size = {settings.batch_size} was asked for, of {count} texts.")
+    _check(settings)
+    encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
+    if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(settings.backbone):
+        raise UserError(f"{settings.backbone} predicts no masks: it is causal or has none.")
+    decoder, _ = checkpoint.load(settings.backbone, 1, device)
+    mlm.remove_word_embeddings(decoder)
+    head, pretrained = mlm.masked_head(settings.backbone)
+    if not pretrained:
+        say(f"{settings.backbone} has no masked-LM head: a new one is trained along.")
+    for part in (encoder, decoder):
+        set_dropout(part, settings.dropout)
+    whole = encoder.card.full
+    named = tuple(Cut.parse(word) for word in settings.checkpoints)
+    for cut in named:
+        encoder.card.check(cut)
+    cuts = (*(cut for cut in named if cut != whole), whole) if named else (*stairs_of(whole), whole)
+    module = MaskedAutoencoder(
+        encoder, mlm.FirstTokenDecoder(decoder), head, mlm.word_embeddings(encoder), cuts
+    ).to(device)
+    plan = plan_of(settings, settings.batch_size, count, encoder, folder)
+    total = plan.examples * process_count()
+    examples = Examples(
+        count, lambda epoch, place: Text(read(place), epoch, place), total, settings.seed
+    )
+    card = replace(
+        encoder.card,
+        backbone=settings.backbone,
+        revision=revision_of(find_folder(settings.backbone)),
+        variant=PRETRAINED,
+        exported_from="",
+        fingerprint="",
+    )
+    return _Setup(settings, count, card, encoder, tokenizer, module, plan, examples)
+
+
+def _check(settings: PretrainSettings) -> None:
+    folder = find_folder(settings.backbone)
+    card = read_card(folder)
+    if card.exit_head in ("fitted", "table"):
+        raise UserError(f"{settings.backbone} has fitted exits; pre-train its own {card.backbone}.")
+    module, pooling = reshaping_module(folder), card.pooling
+    if module or len(pooling_modes(pooling)) > 1:
+        found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
+        raise UserError(f"{settings.backbone} has {found}: its vectors are no states of tokens.")
+    longest = sizes_of(read_config(folder)).tokens
+    if settings.length > longest:
+        raise UserError(f"length = {settings.length} was asked for; the backbone reads {longest}.")

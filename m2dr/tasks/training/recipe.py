@@ -1,0 +1,354 @@
+"""Settings and a backbone resolved to the recipe of a training, checked before it starts."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, cast, get_args
+
+from m2dr.core.errors import UserError, counted
+from m2dr.core.records import Cut, ModelCard, pooling_modes
+from m2dr.core.settings import TrainSettings
+from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
+from m2dr.evaluation.grid import aligned
+from m2dr.model.backbones import attend, default_pooling, read_config, sizes_of
+from m2dr.model.checkpoint import read_card
+from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.st_folder import TEMPERATURE, reshaping_module
+from m2dr.tasks.encoder import at_revision, default_dims
+from m2dr.tasks.training.run_folder import refuse_backbone
+from m2dr.training.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of
+from m2dr.training.objective import LossWeights, Objective, Setting
+from m2dr.training.terms import StepTerms, Term, possible_steps, weighed, with_teacher
+
+Kind = Literal["documents", "scored pairs", "sentences"]  # what a corpus holds
+
+USUAL_PREFIX = 128  # the retrieval paper's k
+STAIRS = 6  # cuts of the diagonal, the full model included (Starbucks)
+SHORTEST_RELATED = 16  # no shorter prefix has token relations (MIPIC, A.5)
+USUAL_LOSS: dict[Kind, Loss] = {
+    "documents": "contrastive",
+    "scored pairs": "angle",
+    "sentences": "simcse",
+}
+PAIRED = ("cosent", "angle")  # losses of pairs that are more or less alike
+RECIPE_SETTINGS = (
+    *CHOICES, "faithful", "loss_weights", "term_weights", "candidates",
+    "relations_temperature", "relations_self", "chain_temperature",
+    "distill", "distill_weight", "contrastive_weight", "distill_temperature",
+)  # fmt: skip
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(TrainSettings)}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A variant resolved for a backbone."""
+
+    variant: Variant
+    card: ModelCard  # of the model to be: no fingerprint yet
+    full: Cut  # the cut of the full model
+    choices: tuple[StepTerms, ...]  # terms of the possible steps, all equally likely
+    setting: Setting
+    related: tuple[int, ...]  # prefixes whose token relations are trained
+    path: tuple[Cut, ...]  # checkpoints of the chain, small to full
+    scored: bool = False  # whether pairs have labels
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers that some step trains, increasing."""
+        return tuple(sorted({layer for step in self.choices for layer in step.layers}))
+
+    def objective(self) -> Objective:
+        """Build the objective; its new parameters are the same for the same recipe."""
+        variant, full = self.variant, self.full
+        relations = chain = None
+        if variant.sia:
+            layers, shares = [cut.layer for cut in self.path], shares_of(len(self.related))
+            relations = TokenRelations(
+                layers,
+                self.related,
+                full.dim,
+                self.setting.relations_temperature,
+                shares,
+                cast(Anchor, self.card.pooling),
+                self.setting.relations_self,
+            )
+        if variant.pic:
+            chain = Chain(self.path, self.setting.chain_temperature)
+        return Objective(self.choices, full, self.setting, relations, chain, 1 - variant.alpha)
+
+
+@at_revision
+def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
+    """Resolve every number that settings leave to the variant, the backbone or the corpus.
+
+    Raises:
+        UserError: layers, dims or losses that the backbone does not have, the variant does not use
+            or the corpus does not serve.
+    """
+    variant, backbone = settings.recipe(), read_card(settings.backbone)
+    refuse_backbone(settings.backbone)
+    loss = settings.loss or USUAL_LOSS[kind]
+    for problem in _problems(settings, variant, backbone, kind, loss):
+        raise UserError(problem)
+    layers = () if variant.staircase else tuple(sorted(set(settings.layers)))
+    if not (variant.shallow or variant.single_cut):
+        layers = ()
+    last = layers[0] if variant.single_cut and layers else backbone.layers
+    full = Cut(last, backbone.width)
+    dims = _dims(settings, variant, full)
+    stairs, path = _cuts(settings, variant, full)
+    odd = [dim for dim in (*dims, *(cut.dim for cut in stairs), full.dim) if dim % 2]
+    if odd and loss == "angle" and settings.loss_weights[2]:
+        raise UserError(f"loss = angle halves each prefix, so dims = {odd} must be even.")
+    related = tuple(dim for dim in dims if dim >= SHORTEST_RELATED) if variant.sia else ()
+    if variant.sia and not related:
+        raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
+    named = layers or (range(last - 1) if variant.embeddings else range(1, last))
+    shallow = tuple(layer for layer in named if layer < last)
+    pairs, needed = kind != "documents", [cut.layer for cut in path]
+    choices = possible_steps(variant, shallow, dims, full, stairs, pairs, needed)
+    choices = weighed(choices, settings.term_weights, full)
+    if settings.distill != "none":
+        choices = with_teacher(choices, settings.contrastive_weight, settings.distill_weight)
+    similarity = settings.similarity or ("cosine" if pairs else backbone.similarity)
+    setting = Setting(
+        similarity=similarity,
+        temperature=settings.temperature or TEMPERATURE[similarity],
+        loss=loss,
+        loss_weights=cast(LossWeights, settings.loss_weights),
+        candidates=settings.candidates or ("all" if settings.faithful else "second"),
+        variant=variant,
+        learned=shallow if variant.weights == "dynamic" else (),
+        relations_temperature=settings.relations_temperature,
+        relations_self=settings.relations_self,
+        chain_temperature=settings.chain_temperature,
+        seed=settings.seed,
+        distill=settings.distill,
+        distill_temperature=settings.distill_temperature,
+    )
+    card = _card(settings, variant, backbone, full, choices, setting)
+    return Recipe(variant, card, full, choices, setting, related, path, kind == "scored pairs")
+
+
+def _card(
+    settings: TrainSettings,
+    variant: Variant,
+    backbone: ModelCard,
+    full: Cut,
+    choices: Sequence[StepTerms],
+    setting: Setting,
+) -> ModelCard:
+    """Return the card of the model to be trained."""
+    folder = find_folder(settings.backbone)
+    pooling = backbone.pooling
+    if settings.attention:
+        pooling = default_pooling(attend(read_config(folder), settings.attention))
+    # Fitted exits no longer fit when the layers below them have moved.
+    heads: ExitHead = "linear" if backbone.exit_head == "linear" else "none"
+    if any(step.layers[0] < full.layer for step in choices):
+        heads = variant.exit_head
+    given = {name: getattr(settings, name) for name in ("query_prefix", "document_prefix")}
+    prompts = {name: prompt for name, prompt in given.items() if prompt is not None}
+    return replace(
+        backbone,
+        backbone=settings.backbone,
+        revision=revision_of(folder),
+        variant=variant.name,
+        layers=full.layer,
+        cuts=tuple(sorted({c for step in choices for c in step.cuts if c.layer > 0})),
+        documents=variant.documents,
+        pooling=settings.pooling or pooling,
+        similarity=setting.similarity,
+        temperature=setting.temperature,
+        query_length=settings.query_length or backbone.query_length,
+        document_length=settings.document_length or backbone.document_length,
+        exit_head=heads,
+        fit=None,
+        attention=settings.attention or backbone.attention,
+        exported_from="",
+        fingerprint="",
+        **prompts,
+    )
+
+
+def _problems(  # noqa: C901  # a list
+    settings: TrainSettings, variant: Variant, backbone: ModelCard, kind: Kind, loss: Loss
+) -> Iterator[str]:
+    """Say what the backbone, the corpus or the rest of the recipe does not allow."""
+    name, folder = variant.name, find_folder(settings.backbone)
+    longest = sizes_of(read_config(folder)).tokens
+    for length in ("query_length", "document_length"):
+        asked = getattr(settings, length) or 1
+        if asked > longest:
+            yield f"{length} = {asked} was asked for; {backbone.backbone} reads {longest} tokens."
+    if (settings.attention or settings.pooling) and len(pooling_modes(backbone.pooling)) > 1:
+        yield f"{settings.backbone} has several poolings, so pooling and attention are set."
+    if variant.sia:
+        module, pooling = reshaping_module(folder), settings.pooling or backbone.pooling
+        if module or pooling not in get_args(Anchor):
+            found = f"the module {module} behind it" if module else f"the pooling {pooling}"
+            yield f"sia compares vectors with states of tokens; the backbone has {found}."
+    if variant.freeze:
+        if variant.exit_head == "none" or variant.single_cut or not variant.shallow:
+            yield f"freeze = true trains exits of shallow layers, and {name}, as set, has none."
+        if settings.lora_rank or settings.dropout:
+            yield "freeze = true keeps the encoder as it is; leave lora_rank and dropout out."
+    if variant.draw == "exit" and variant.staircase:
+        yield "draw = exit draws a dim per layer, and a staircase has one; set draw=step."
+    if kind == "documents" and (loss == "simcse" or (loss in PAIRED and not settings.negatives)):
+        yield f"loss = {loss} is of pairs, not of documents (cosent and angle: with negatives)."
+    if kind == "sentences" and loss in PAIRED:
+        yield f"loss = {loss} needs pairs with scores, and {settings.corpus} has single sentences."
+    if variant.shallow or variant.single_cut:
+        for layer in set(settings.layers) - {0}:
+            backbone.check(Cut(layer, 1))
+        if 0 in settings.layers and variant.single_cut:
+            yield "An encoder that is cut to layer 0 has no layer to train."
+        if (0 in settings.layers or variant.embeddings) and variant.exit_head == "fitted":
+            yield "With exit_head = fitted, layer 0 is a table that no step reaches."
+
+
+def _dims(settings: TrainSettings, variant: Variant, full: Cut) -> tuple[int, ...]:
+    """Return the prefixes to train; those of the variant where none is named."""
+    dims = tuple(sorted(set(settings.dims)))
+    if dims and dims[-1] > full.dim:
+        raise UserError(f"Dim {dims[-1]} was asked for; this backbone has {full.dim} dims.")
+    if variant.prefixes == "none":
+        return ()
+    if len(dims) > 1 and variant.prefixes == "one":
+        raise UserError(f"{variant.name} trains one prefix, not {list(dims)}; set prefixes=many.")
+    if variant.single_cut:
+        return dims
+    below = tuple(dim for dim in dims if dim < full.dim)
+    if below:
+        return below
+    usual = [dim for dim in default_dims(full.dim) if dim < full.dim]
+    if variant.prefixes == "many":
+        return tuple(dim for dim in usual if dim >= SHORTEST_RELATED or not variant.sia)
+    return (max(dim for dim in usual if dim <= USUAL_PREFIX),)
+
+
+def _cuts(
+    settings: TrainSettings, variant: Variant, full: Cut
+) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
+    """Return the cuts of the diagonal below the full model, and the checkpoints of a chain."""
+    named = tuple(Cut.parse(word) for word in settings.checkpoints)
+    for cut in named:
+        if cut.layer > full.layer or cut.dim > full.dim:
+            raise UserError(f"Checkpoint {cut} was asked for; the full model is {full}.")
+    below = tuple(cut for cut in named if cut != full)
+    path: tuple[Cut, ...] = ()
+    if variant.sia or variant.pic:
+        path = (*below, full) if named else checkpoints_of(full.layer, full.dim)
+        path = full_width(path) if variant.full_checkpoints else path
+    return (below or stairs_of(full)) if variant.staircase else (), path
+
+
+def stairs_of(full: Cut) -> tuple[Cut, ...]:
+    """Return Starbucks' cuts below the full model, scaled from (2, 32) … (10, 512) of (12, 768)."""
+    below = [dim for dim in default_dims(full.dim) if dim < full.dim]
+    dims = below[max(0, len(below) - min(STAIRS, full.layer) + 1) :]
+    layers = [full.layer * place // (len(dims) + 1) for place in range(1, len(dims) + 1)]
+    return tuple(Cut(layer, dim) for layer, dim in zip(layers, dims, strict=True))
+
+
+def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
+    """Return the terms of one batch, what else is trained, and which settings no term reads."""
+    recipe = recipe_of(settings, kind)
+    variant, setting, card = recipe.variant, recipe.setting, recipe.card
+    source = "the last layer" if variant.documents == "last" else "the query's layer"
+    lines = [
+        f"{variant.name}: {variant.summary}",
+        f"Full model {recipe.full}, documents from {source}, similarity {card.similarity}, "
+        f"temperature {card.temperature:g}.",
+    ]
+    row = VARIANTS[variant.name]
+    changed = {name: getattr(variant, name) for name in CHOICES}
+    words = [f"{name}={value}" for name, value in changed.items() if value != getattr(row, name)]
+    if words:
+        lines.insert(1, f"Changed: {' '.join(words)}")
+    counts: Counter[Term] = Counter()
+    for step in recipe.choices:
+        counts.update(step.terms)
+    draws = len(recipe.choices)
+    names = {"retrieve": setting.loss, "distill": setting.distill}
+    rows = [("cut", "loss", "weight", "imitates", "batches")]
+    for term, count in sorted(counts.items(), key=lambda item: -item[1] if draws > 1 else 0):
+        imitated = str(term.teacher or "")
+        if term.kind == "distill":
+            imitated = "teacher's scores"
+        elif term.kind.startswith("align") and not term.teacher:
+            imitated = f"PCA of {variant.compress}"
+        share = "" if draws == 1 else "all" if count == draws else f"1 in {draws / count:g}"
+        what = names.get(term.kind, term.kind)
+        rows.append((str(term.cut), what, f"{term.weight:.4f}", imitated, share))
+    columns = [cells for cells in zip(*rows, strict=True) if any(cells[1:])]
+    lines += aligned(list(zip(*columns, strict=True)), left=range(len(columns)))
+    rest = f"weight {1 - variant.alpha:.4f}"
+    below = [str(layer) for layer in recipe.layers if layer < recipe.full.layer]
+    chained = ", ".join(str(cut.layer) for cut in recipe.path)
+    related = ", ".join(map(str, recipe.related))
+    extra_terms = {
+        f"token relations of layers {chained} at dims {related}, {rest}": variant.sia,
+        f"chain {' -> '.join(map(str, recipe.path))}, {rest}": variant.pic,
+        "weights of the shallow layers are learned": variant.weights == "dynamic",
+        "the encoder is frozen": variant.freeze,
+        f"exit heads at layers {', '.join(below)}": card.exit_head == "linear",
+    }
+    lines += [line for line, there in extra_terms.items() if there]
+    lines.append(counted(len(counts), "terms") + (f", {draws} draws of a batch" * (draws > 1)))
+    if idle := unread(settings, kind):
+        lines.append(f"Given, and read by no term: {', '.join(idle)}.")
+    return "\n".join(lines)
+
+
+def unread(settings: TrainSettings, kind: Kind = "documents") -> list[str]:
+    """Return the settings of the recipe that were given and that none of its terms reads."""
+    recipe = recipe_of(settings, kind)
+    variant, read = recipe.variant, _read(recipe)
+    shallow = any(term.cut.layer < recipe.full.layer for s in recipe.choices for term in s.terms)
+    uses = {
+        "layers": variant.single_cut or shallow and not variant.staircase,
+        "dims": variant.prefixes != "none",
+        "checkpoints": variant.staircase or variant.sia or variant.pic,
+    }
+    found = [name for name, used in uses.items() if getattr(settings, name) and not used]
+    for name in RECIPE_SETTINGS:
+        default = _DEFAULTS[name]
+        if getattr(settings, name) in (default, getattr(settings.row, name, default)):
+            continue
+        try:
+            without = _read(recipe_of(replace(settings, **{name: default}), kind))
+        except UserError:  # without it nothing can be trained, or another setting would not fit
+            continue
+        if without == read:
+            found.append(name)
+    return found
+
+
+def _read(recipe: Recipe) -> tuple[object, ...]:
+    """Return all that settings of a recipe can change in a training or its model."""
+    setting, variant = recipe.setting, recipe.variant
+    terms = [term for step in recipe.choices for term in step.terms]
+    kinds = {term.kind for term in terms} - {"retrieve"}
+    layers = {term.cut.layer for term in terms}
+    aligned = kinds - {"distill"}
+    vectors = {kind.split()[0] for kind in aligned - {"align scores"}}
+    extra = 1 - variant.alpha  # what token relations and the chain count
+    sia, pic = variant.sia and extra > 0, variant.pic and extra > 0
+    return (
+        tuple(step.terms for step in recipe.choices),
+        (min(layers) < recipe.full.layer or pic) and recipe.card.documents,
+        (recipe.card.exit_head, variant.freeze, setting.loss),
+        setting.loss == "angle" and (setting.loss_weights, recipe.scored and setting.candidates),
+        "distill" in kinds and (setting.distill, setting.distill_temperature),
+        aligned and (variant.add_mse, variant.align_reduction),
+        vectors and variant.align_temperature,
+        "align" in vectors and variant.compress,
+        "imitate" in vectors and variant.detach,
+        layers & {*setting.learned},
+        sia and (recipe.related, setting.relations_temperature, [c.layer for c in recipe.path]),
+        sia and recipe.card.pooling != "mean" and setting.relations_self,
+        pic and (recipe.path, setting.chain_temperature),
+        (sia or pic) and extra,
+    )

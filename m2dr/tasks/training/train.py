@@ -1,0 +1,348 @@
+"""`m2dr train`: train a backbone on a corpus by a recipe."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.progress import is_main_process, process_count, progress, say
+from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
+from m2dr.core.settings import RunSettings, TrainSettings
+from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
+from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
+from m2dr.model.encoder import Encoder
+from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
+from m2dr.model.lora import add_lora, merge_lora
+from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.encoder import at_revision, fitted_cuts
+from m2dr.tasks.training import run_folder
+from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
+from m2dr.tasks.training.recipe import Recipe, recipe_of
+from m2dr.tasks.training.training_data import TrainingData, kind_of, open_training_data
+from m2dr.training.module import TrainingModule
+from m2dr.training.objective import ScoreLoss
+from m2dr.training.trainer import (
+    Callbacks,
+    Examples,
+    Plan,
+    Trainer,
+    last_complete_checkpoint,
+    step_of,
+    stops_early,
+)
+
+FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
+
+
+def plan_of(
+    settings: RunSettings,
+    batch: int,
+    count: int,
+    encoder: Encoder,
+    folder: Path,
+    evaluate_steps: int = 0,
+    all_used: bool = True,
+) -> Plan:
+    """Return the plan of a training.
+
+    Args:
+        settings: of the run.
+        batch: examples per step and process.
+        count: examples there are.
+        encoder: what is trained; its device counts.
+        folder: of the model.
+        evaluate_steps: between two evaluations; 0: never.
+        all_used: every step trains every parameter.
+    """
+    per_step = batch * settings.accumulate * process_count()
+    steps = ceil(settings.epochs * count / per_step) if settings.epochs else settings.steps
+    return Plan(
+        settings,
+        folder / CHECKPOINTS,
+        folder / run_folder.LOGS,
+        steps,
+        batch,
+        bf16=trains_in_bf16(settings.dtype, encoder.device),
+        cpu=encoder.device.type == "cpu",
+        evaluate_steps=min(evaluate_steps, steps),
+        all_used=all_used,
+    )
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """The result of a training, or of a pre-training, which has no quality."""
+
+    folder: Path
+    card: ModelCard
+    steps: int
+    first_loss: float  # nats per query or masked token; the mean of the first log
+    last_loss: float
+    quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
+    measure: str  # what that is a mean of
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All objects that a training needs before its first step."""
+
+    settings: TrainSettings
+    data: TrainingData
+    recipe: Recipe
+    encoder: Encoder
+    tokenizer: ModelTokenizer
+    module: TrainingModule
+    plan: Plan
+    examples: Examples[Any]
+
+    def batch(self, chosen: Any) -> dict[str, object]:  # groups or pairs
+        """Return the module's arguments for some examples."""
+        return self.data.batch(self.recipe.card, self.tokenizer, chosen).tensors()
+
+
+@at_revision
+def train(
+    settings: TrainSettings,
+    folder: Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    callbacks: Callbacks = (),
+    loss: ScoreLoss | None = None,
+) -> TrainReport:
+    """Train as `settings` say, and write the model folder.
+
+    Args:
+        settings: of the training.
+        folder: of the model.
+        resume: whether to go on with a training that was interrupted.
+        overwrite: whether to begin again in a folder that is in use.
+        callbacks: of transformers' Trainer.
+        loss: base loss, in place of that of the settings.
+
+    Raises:
+        UserError: anything a person can fix, before the first step where it can be known.
+        Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
+    """
+    begun = time.monotonic()
+    run_folder.refuse_backbone(settings.backbone, folder)
+    setup = prepare(settings, folder, loss)
+    encoder, plan, data = setup.encoder, setup.plan, setup.data
+    if stops_early(callbacks) and not plan.evaluate_steps:
+        raise UserError(f"Early stopping needs a score on dev; {data.name} was asked for none.")
+    with run_folder.opened(folder, settings, resume, overwrite):
+        kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
+        steps = counted(plan.steps, "steps")
+        say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
+        say(f"  {counted(data.count, data.unit)}, {plan.batch} per step, into {folder}")
+        say(f"  Negatives: {data.negatives}")
+
+        def quality() -> dict[str, float]:
+            found = data.quality(encoder, setup.tokenizer) if data.quality else {}
+            return {str(cut): value for cut, value in found.items()}
+
+        def save() -> ModelCard:
+            if settings.lora_rank:
+                merge_lora(encoder)
+            return checkpoint.save(encoder, setup.tokenizer, _with_exits(setup), folder)
+
+        scored = quality if data.quality else None
+        report = run(setup, scored, save, folder, resume, "Training", callbacks)
+    measure = "nDCG@10" if data.kind == "documents" else "Spearman"
+    return replace(report, measure=measure, seconds=time.monotonic() - begun)
+
+
+def run(
+    setup: Any,  # Setup, or that of a pre-training
+    quality: Callable[[], Mapping[str, float]] | None,
+    save: Callable[[], ModelCard],
+    folder: Path,
+    resume: bool,
+    what: str,
+    callbacks: Callbacks = (),
+) -> TrainReport:
+    """Train to the end, from the last complete checkpoint if resumed, and save the model.
+
+    Raises:
+        Interrupted: Ctrl-C, or another process was lost.
+    """
+    begun, plan = time.monotonic(), setup.plan
+    last: dict[str, float] = {}  # logged
+
+    def on_step(_: int, logged: Mapping[str, float]) -> None:
+        last.update(logged)
+        advance(1)
+
+    def loss() -> str:
+        return f"loss {last['loss']:.3f} at step {last['step']}" if "loss" in last else ""
+
+    with progress(what, plan.steps, "steps", loss) as advance:
+        trainer = Trainer(
+            setup.module, plan, setup.examples, setup.batch, quality, on_step, callbacks
+        )
+        checkpoints, processes = folder / CHECKPOINTS, process_count()
+        found = last_complete_checkpoint(checkpoints, processes) if resume else None
+        if resume:
+            step = step_of(found) if found else 0
+            advance(step)
+            say(f"Resuming after step {step}")
+        try:
+            with run_folder.stops_on_sigterm():
+                trainer.train(resume_from_checkpoint=str(found) if found else None)
+                trainer.assemble()
+        except KeyboardInterrupt:
+            step = trainer.state.global_step
+            raise Interrupted(f"Training stopped at step {step}; --resume goes on.") from None
+        except RuntimeError as error:
+            words = ("closed by peer", "reset by peer", "gloo", "nccl", "timed out")
+            if processes == 1 or not any(word in str(error).lower() for word in words):
+                raise
+            step = trainer.state.global_step
+            raise Interrupted(f"A process was lost at step {step}; --resume goes on.") from error
+    trainer.accelerator.wait_for_everyone()
+    card = setup.encoder.card
+    if is_main_process():
+        card = save()
+        run_folder.clear(folder)
+    trainer.accelerator.wait_for_everyone()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    seconds, best = time.monotonic() - begun, trainer.state.best_metric
+    steps = trainer.state.global_step  # fewer than planned where a callback stopped it
+    return TrainReport(folder, card, steps, losses[0], losses[-1], best, "", seconds)
+
+
+def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None) -> Setup:
+    """Load and check all that a training needs; nothing is written."""
+    device = choose_training_device(settings.device)
+    data = open_training_data(settings)
+    recipe = recipe_of(settings, data.kind)
+    card = replace(recipe.card, negatives=data.negatives)
+    recipe = replace(recipe, card=card, setting=replace(recipe.setting, custom=loss))
+    if settings.batch_size > data.count:
+        given = counted(data.count, data.unit)
+        raise UserError(f"batch_size = {settings.batch_size} was asked for, of {given}.")
+    encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
+    encoder.card = recipe.card
+    if recipe.card.exit_head != "fitted":
+        encoder.fitted = None  # of a fitted backbone: its layers will change
+    elif encoder.fitted is None:
+        say("Fitting exits before the first step")
+        texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
+        fit_texts_now(encoder.eval(), tokenizer, texts, settings.seed, "learned", with_words=False)
+    if recipe.card.exit_head == "linear":
+        encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.full.layer])
+    frozen = recipe.variant.freeze
+    set_dropout(encoder, 0.0 if frozen else settings.dropout)
+    if recipe.setting.loss == "simcse" and not drops_out(encoder):
+        raise UserError("loss = simcse needs dropout, and there is none; set dropout=0.1.")
+    if rank := settings.lora_rank:
+        add_lora(encoder, rank, settings.lora_alpha, settings.lora_dropout, settings.seed)
+    if frozen:
+        encoder.requires_grad_(False)
+        encoder.exit_heads.requires_grad_()
+        if encoder.fitted is not None:
+            encoder.fitted.requires_grad_()
+    if settings.gradient_checkpointing:
+        encoder.checkpoint_layers(on=True)
+    module = TrainingModule(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
+    module.to(device)
+    evaluate = settings.evaluate_steps if data.quality else 0
+    used = _all_used(recipe, encoder)
+    plan = plan_of(settings, settings.batch_size, data.count, encoder, folder, evaluate, used)
+    total = plan.examples * process_count()
+    examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
+    return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples)
+
+
+def _with_exits(setup: Setup) -> ModelCard:
+    """Fit the exits that training does not reach, and return the card of the model with them."""
+    encoder, tokenizer, settings = setup.encoder.eval(), setup.tokenizer, setup.settings
+    card, frozen = setup.recipe.card, setup.recipe.variant.freeze
+
+    def fit(rotation: Rotation) -> FitRecord:
+        texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
+        return fit_texts_now(encoder, tokenizer, texts, settings.seed, rotation)
+
+    if settings.refits:
+        # Documents are those of the last layer from now on.
+        say("Fitting exits: the full model stays as it is trained, every layer below it retrieves")
+        drop_exits(encoder)
+        return replace(card, cuts=fitted_cuts(card), documents="last", fit=fit("learned"))
+    if encoder.fitted is None:
+        return card
+    fit("none")  # words beside the exits that were trained
+    more = {cut for cut in fitted_cuts(card) if frozen or cut.layer == 0}
+    return replace(card, cuts=tuple(sorted({*card.cuts, *more})))
+
+
+def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
+    """Return whether every step trains every parameter: all layers and their exit heads."""
+    heads = {int(layer) for layer in encoder.exit_heads}
+    if encoder.fitted is not None:
+        heads |= {layer for layer in encoder.fitted.layers if layer}
+    return all(
+        step.layers[-1] == encoder.layers and heads <= set(step.layers) for step in recipe.choices
+    )
+
+
+@dataclass(frozen=True)
+class SeparateReport:
+    """The result of a training of several models."""
+
+    trained: tuple[TrainReport, ...]  # now; those that were there already are not among them
+    cuts: tuple[Cut, ...]
+    folder: Path
+    seconds: float
+
+
+@at_revision
+def separate_cuts(settings: TrainSettings) -> tuple[Cut, ...]:
+    """Return the cuts of a training of several models, from small to large; () for one model."""
+    several = len(set(settings.layers)) > 1 or len(set(settings.dims)) > 1
+    if not (several and settings.recipe().single_cut):
+        return ()
+    backbone = read_card(settings.backbone)
+    layers, dims = settings.layers or (backbone.layers,), settings.dims or (backbone.width,)
+    return tuple(sorted({backbone.check(Cut(layer, dim)) for layer in layers for dim in dims}))
+
+
+def of_cut(settings: TrainSettings, cut: Cut) -> TrainSettings:
+    """Return the settings of the model that is trained for one cut."""
+    return replace(settings, layers=(cut.layer,), dims=(cut.dim,))
+
+
+@at_revision
+def train_separately(
+    settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
+) -> SeparateReport:
+    """Train one model per cut, each in its folder: `folder`/L2D32 and so on.
+
+    Resuming passes over the cuts that are finished, and goes on inside the one that is not.
+
+    Raises:
+        UserError: anything a person can fix; all cuts are checked before the first is trained.
+        Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
+    """
+    begun, trained = time.monotonic(), []
+    run_folder.refuse_backbone(settings.backbone, folder)
+    cuts, kind = separate_cuts(settings), kind_of(settings)
+    if process_count() > 1:
+        raise UserError(f"{len(cuts)} models are trained one by one; several processes train one.")
+    for cut in cuts:
+        recipe_of(of_cut(settings, cut), kind)
+    with run_folder.held(folder):
+        run_folder.begin(folder, settings, resume, overwrite, several=True)
+        for place, cut in enumerate(cuts, start=1):
+            own = folder / str(cut)
+            resumes = (own / RECORD).exists()
+            if (own / CARD).exists() and not resumes:
+                say(f"{cut}: trained already ({place} of {len(cuts)})")
+                continue
+            say(f"{cut}: {place} of {len(cuts)}")
+            trained.append(train(of_cut(settings, cut), own, resumes))
+        run_folder.clear(folder)
+    return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)

@@ -1,0 +1,43 @@
+import re
+from dataclasses import replace
+
+from m2dr.core.records import Cut, ModelCard
+from m2dr.evaluation.checks import (
+    model_checks,
+    query_checks,
+    ranking_checks,
+)
+
+CARD = ModelCard("minilm", "full-dim", 6, 384, (Cut(6, 384), Cut(2, 128)), "same", "mean",
+                 "cosine", 0.05)  # fmt: skip
+
+
+def test_what_the_judgements_lack_is_counted() -> None:
+    found = query_checks(50, unanswered=2, unanswerable=3, unknown_documents=4)
+
+    assert [re.search(r"\d", check)[0] for check in found] == ["2", "3", "4"]
+    assert "counted as 0" in found[0]
+    assert "without a relevant document" in found[1]
+    assert "corpus does not hold" in found[2]
+    assert query_checks(50) == []
+
+
+def test_rankings_that_say_nothing_are_counted_at_the_worst_cut() -> None:
+    found = ranking_checks({Cut(1, 8): 3, Cut(2, 8): 5, Cut(3, 8): 0}, {Cut(1, 8): 1}, 9)
+
+    assert found[0].startswith("5 of 9 queries give one score to all documents of a ranking at L2D8 and"
+                               " others")  # fmt: skip
+    assert found[1].startswith("1 of 9 queries find no document at L1D8")
+    assert ranking_checks({Cut(1, 8): 0}, {Cut(1, 8): 0}, 9) == []
+
+
+def test_untrained_cuts_and_other_prefixes_are_told() -> None:
+    cuts = [Cut(6, 384), Cut(1, 8)]
+
+    found = model_checks(CARD, cuts, {"query_prefix": ("query: ", "")})
+
+    assert found[0].startswith("The documents were encoded with query_prefix 'query: ' and")
+    assert found[1].startswith("1 of 2 cuts were not trained and may be near random; trained are")
+    assert model_checks(CARD, [Cut(6, 384)], {}) == []
+    (untrained,) = model_checks(replace(CARD, variant="untrained"), cuts, {})
+    assert untrained.startswith("minilm is measured without training")

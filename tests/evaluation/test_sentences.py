@@ -1,0 +1,147 @@
+from math import fsum, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import SentencePair
+from m2dr.evaluation.sentence_tasks import (
+    correlations,
+    distinct,
+    pearson,
+    prefix_products,
+    spearman,
+)
+
+stats = pytest.importorskip("scipy.stats")
+
+# Few different values, so that most samples have ties, and of every size from tiny to large.
+SCORES = st.one_of(
+    st.integers(-3, 3).map(float), st.floats(-5, 5, allow_subnormal=False), st.just(1e-160)
+)
+SAMPLES = st.lists(st.tuples(SCORES, SCORES), min_size=3, max_size=40).map(
+    lambda rows: np.array(rows).T
+)
+PAIRS = [
+    SentencePair("a", "b", 0.5),
+    SentencePair("b", "c", 0.25),
+    SentencePair("a", "a", 1.0),
+    SentencePair("c", "a", 0.5),
+]
+
+
+def vectors(rows: int = 7, width: int = 12, seed: int = 13) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def test_a_sentence_of_several_pairs_is_encoded_once() -> None:
+    texts, first, second = distinct(PAIRS)
+
+    assert texts == ["a", "b", "c"]
+    assert [(texts[i], texts[j]) for i, j in zip(first, second, strict=True)] == [
+        (pair.first, pair.second) for pair in PAIRS
+    ]
+
+
+@given(dims=st.sets(st.integers(1, 12), min_size=1).map(sorted), seed=st.integers(0, 99))
+def test_each_prefix_is_cut_first_and_normalised_after(dims: list[int], seed: int) -> None:
+    some = vectors(seed=seed)
+    first, second = np.random.default_rng(seed).integers(0, len(some), size=(2, 9))
+
+    found = prefix_products(some, first, second, dims)[1]
+
+    for row, dim in zip(found, dims, strict=True):
+        for value, i, j in zip(row, first, second, strict=True):
+            left, right = (list(map(float, some[k, :dim])) for k in (i, j))
+            dot = fsum(a * b for a, b in zip(left, right, strict=True))
+            norms = sqrt(fsum(a * a for a in left)) * sqrt(fsum(b * b for b in right))
+            assert value == pytest.approx(dot / norms, abs=1e-12)
+
+
+@given(seed=st.integers(0, 999), dim=st.integers(1, 384))
+def test_equal_sentences_are_a_tie_at_exactly_one(seed: int, dim: int) -> None:
+    some = vectors(20, 384, seed)
+    rows = np.arange(20)
+
+    assert (prefix_products(some, rows, rows, [dim])[1] == 1.0).all()
+
+
+def test_a_vector_without_length_is_like_nothing() -> None:
+    some = vectors()
+    some[3, :4] = 0
+
+    found = prefix_products(some, np.array([3, 3]), np.array([3, 5]), [4, 12])[1]
+
+    assert found[0].tolist() == [0.0, 0.0]
+    assert (found[1] != 0).all()
+
+
+def naive_ranks(values: list[float]) -> list[float]:
+    """One more than are below, and half a rank for each other that is equal."""
+    return [
+        1 + sum(other < value for other in values) + (values.count(value) - 1) / 2
+        for value in values
+    ]
+
+
+def naive_pearson(x: list[float], y: list[float]) -> float:
+    mean_x, mean_y = fsum(x) / len(x), fsum(y) / len(y)
+    above = fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return above / sqrt(fsum((a - mean_x) ** 2 for a in x) * fsum((b - mean_y) ** 2 for b in y))
+
+
+@given(sample=SAMPLES)
+def test_spearman_is_that_of_scipy_and_of_its_definition(sample: np.ndarray) -> None:
+    x, y = sample
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        assert spearman(x, y) == 0.0
+        return
+
+    assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-10)
+    naive = naive_pearson(naive_ranks(x.tolist()), naive_ranks(y.tolist()))
+    assert spearman(x, y) == pytest.approx(naive, abs=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pearson_is_that_of_scipy_and_of_its_definition(seed: int) -> None:
+    x, y = np.random.default_rng(seed).normal(size=(2, 50))
+    y = np.round(y + x, 1)
+
+    assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-10)
+    assert pearson(x, y) == pytest.approx(naive_pearson(x.tolist(), y.tolist()), abs=1e-10)
+
+
+def test_every_dim_has_both_correlations_of_its_own_prefix() -> None:
+    some, gold = vectors(), np.array([0.1, 0.9, 0.4, 0.4])
+    first, second = np.array([0, 1, 2, 3]), np.array([4, 5, 6, 4])
+
+    found = correlations(some, first, second, gold, [2, 12])
+
+    assert list(found) == [2, 12]
+    for dim, values in found.items():
+        cut = some[:, :dim] / np.linalg.norm(some[:, :dim].astype(float), axis=1, keepdims=True)
+        cosines = [float(cut[i] @ cut[j]) for i, j in zip(first, second, strict=True)]
+        assert values == {
+            "Spearman": pytest.approx(stats.spearmanr(cosines, gold).statistic, abs=1e-10),
+            "Pearson": pytest.approx(stats.pearsonr(cosines, gold).statistic, abs=1e-10),
+        }
+
+
+def test_a_prefix_to_which_all_pairs_are_alike_correlates_with_no_score() -> None:
+    some = np.abs(vectors())  # of one dim that is positive every cosine is 1
+    first, second = np.array([0, 1, 2]), np.array([4, 5, 6])
+
+    found = correlations(some, first, second, np.array([0.1, 0.9, 0.4]), [1])
+
+    assert found == {1: {"Spearman": 0.0, "Pearson": 0.0}}
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_a_vector_that_is_not_made_of_numbers_is_refused(odd: float) -> None:
+    some = vectors()
+    some[[2, 5], 7] = odd
+
+    with pytest.raises(UserError, match="2 of 7 vectors hold values that are not numbers"):
+        correlations(some, np.array([0, 1]), np.array([1, 3]), np.array([0.0, 1.0]), [4])

@@ -1,0 +1,107 @@
+"""The loss of SMAE, compared with a naive one, text by text, as in its public code."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import public_code as public
+import pytest
+import torch
+from torch import Tensor, nn
+
+from m2dr.core.records import Cut
+from m2dr.model.mlm import MaskedHead
+from m2dr.training.smae import MaskedAutoencoder, masked_batch
+
+B, T, H, V = 3, 5, 8, 20
+CUTS = (Cut(1, 2), Cut(2, 4), Cut(3, 8))
+
+
+class Blocks(nn.Module):
+    """Three layers that mix tokens; the embedding is the first token's state."""
+
+    def __init__(self, words: nn.Embedding) -> None:
+        super().__init__()
+        self.words = words
+        self.blocks = nn.ModuleList(nn.Linear(H, H) for _ in range(3))
+
+    def forward(self, ids: Tensor, mask: Tensor, layers, tokens, token_layers) -> Tensor:
+        states, found = self.words(ids), []
+        for layer, block in enumerate(self.blocks, start=1):
+            mean = (states * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
+            states = torch.tanh(block(states + mean))
+            if layer in token_layers:
+                tokens(layer, states)
+            found.append(states[:, 0])
+        return torch.stack([found[layer - 1] for layer in layers])
+
+
+class Decoder(nn.Module):
+    """One layer that lets every token see the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Linear(H, H)
+
+    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, first: Tensor) -> Tensor:
+        seen = torch.cat([first[:, None], inputs_embeds[:, 1:]], dim=1) * attention_mask[..., None]
+        return torch.tanh(self.block(seen + seen[:, :1]))
+
+
+@pytest.fixture
+def module() -> MaskedAutoencoder:
+    torch.manual_seed(13)
+    words = nn.Embedding(V, H)
+    head = MaskedHead(H, V, spread=0.5, epsilon=1e-5)
+    return MaskedAutoencoder(Blocks(words), Decoder(), head, words, CUTS).double()
+
+
+def pad(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    ids, mask = np.zeros((len(rows), T), dtype=np.int64), np.zeros((len(rows), T), dtype=np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)], mask[i, : len(row)] = row, 1
+    return ids, mask
+
+
+ROWS = [[1, 5, 6, 7, 8], [1, 9, 10], [1, 11, 12, 13]]
+FEW = [([1, 2, 6, 7, 8], np.array([1])), ([1, 9, 2], np.array([2])), ([1, 2, 2, 13], [1, 2])]
+MORE = [([1, 2, 2, 7, 8], np.array([1, 2])), ([1, 2, 2], [1, 2]), ([1, 11, 2, 2], [2, 3])]
+
+
+def naive(module: MaskedAutoencoder) -> Tensor:
+    """(MLM + MAE) / 2 of each cut, and their mean; nothing shared, one text after the other."""
+    head, words = module.head, module.encoder.words
+
+    def widened(state: Tensor) -> Tensor:
+        of = (head.transform.weight, head.transform.bias, head.norm.weight, head.norm.bias)
+        return public.smae_head(state[None], *of, k=len(state), eps=1e-5)[0]
+
+    def cost(state: Tensor, token: int) -> Tensor:
+        return -torch.log_softmax(words.weight @ widened(state) + head.bias, 0)[token]
+
+    mlm, mae = [], []
+    for cut in CUTS:
+        ours, theirs = [], []
+        for row, (few, few_places), (more, more_places) in zip(ROWS, FEW, MORE, strict=True):
+            states = words.weight[few]
+            for block in module.encoder.blocks[: cut.layer]:
+                states = torch.tanh(block(states + states.mean(0)))
+            ours += [cost(states[p][: cut.dim], row[p]) for p in few_places]
+            seen = torch.cat([widened(states[0][: cut.dim])[None], words.weight[more[1:]]])
+            again = torch.tanh(module.decoder.block(seen + seen[0]))
+            theirs += [cost(again[p], row[p]) for p in more_places]
+        mlm.append(torch.stack(ours).mean())
+        mae.append(torch.stack(theirs).mean())
+    return public.smae_loss(mlm, mae)
+
+
+def test_loss_and_gradients_are_those_of_the_formula(module: MaskedAutoencoder) -> None:
+    loss, parts = module(**masked_batch(ROWS, FEW, MORE, pad))
+
+    expected = naive(module)
+    torch.testing.assert_close(loss, expected, atol=1e-10, rtol=1e-10)
+    assert set(parts) == {f"{cut}/{kind}" for cut in CUTS for kind in ("mlm", "mae")}
+    weights = list(module.parameters())
+    ours = torch.autograd.grad(loss, weights)
+    theirs = torch.autograd.grad(expected, weights)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)

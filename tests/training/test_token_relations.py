@@ -1,0 +1,142 @@
+"""Token relations, compared with MIPIC's equations 4 to 13 text by text and token by token."""
+
+import pytest
+import torch
+from formulas import cka, token_relations
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from m2dr.core.records import Pooling
+from m2dr.training.mipic import TokenRelations, prefix_alignment, shares_of
+
+H, TAU = 24, 0.7
+DIMS = (3, 8, 16)
+
+
+def relations_of(
+    anchor: Pooling = "cls", dims: tuple[int, ...] = DIMS, itself: bool = True
+) -> TokenRelations:
+    """Relations whose projections differ from their start."""
+    module = TokenRelations([1, 2], dims, H, TAU, shares_of(len(dims)), anchor, itself).double()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        noise = torch.randn(module.projections.shape, generator=generator, dtype=torch.float64)
+        module.projections += 0.3 * noise
+    return module
+
+
+def ragged(lengths: list[int], seed: int = 1, width: int = H) -> tuple[Tensor, Tensor]:
+    """States [b, T, H], padding included, with a mean as large as their spread; and mask [b, T]."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(lengths), max(lengths), width)
+    mean = torch.randn(width, generator=generator, dtype=torch.float64)
+    states = mean + torch.randn(shape, generator=generator, dtype=torch.float64)
+    mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
+    return states.requires_grad_(), mask
+
+
+@pytest.mark.parametrize("itself", [True, False])
+@pytest.mark.parametrize("anchor", ["cls", "mean", "last"])
+@pytest.mark.parametrize(
+    "lengths",
+    [[5, 12, 1, 9], [40, 13, 3], [1], [60, 50]],
+    ids=["fewer tokens than dims", "more tokens", "one token", "more chosen"],
+)
+def test_loss_and_gradients_are_those_of_the_papers_equations(
+    lengths: list[int], anchor: Pooling, itself: bool
+) -> None:
+    module = relations_of(anchor, itself=itself)
+    states, mask = ragged(lengths)
+    weights = torch.linspace(0.5, 2.0, len(lengths), dtype=torch.float64)
+
+    losses = module(states, mask)
+
+    projections = list(module.projections.split(list(DIMS)))
+    expected = torch.stack(
+        [
+            token_relations(text[:length], projections, anchor, TAU, itself)
+            for text, length in zip(states, lengths, strict=True)
+        ]
+    )
+    torch.testing.assert_close(losses, expected, atol=1e-8, rtol=1e-8)
+    both = (states, module.projections)
+    ours = torch.autograd.grad((losses * weights).sum(), both)
+    theirs = torch.autograd.grad((expected * weights).sum(), both)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("width", [6, 12], ids=["fewer dims than tokens", "as many"])
+def test_the_closed_gradient_of_cka_is_its_numerical_one(width: int) -> None:
+    states, _ = ragged([12, 12], width=width)
+    chosen = torch.stack(
+        [torch.randperm(12, generator=torch.Generator().manual_seed(i)) for i in (0, 1)]
+    )[:, :10]
+    counts = torch.tensor([[3, 5, 9], [2, 10, 10]])
+    teacher = states.detach()
+
+    def of_the_prefix(prefix: Tensor) -> Tensor:
+        return prefix_alignment(
+            torch.cat([prefix, teacher[..., 5:]], dim=-1), chosen, counts, (1, 2, 5)
+        )
+
+    def by_definition(prefix: Tensor) -> Tensor:
+        return torch.stack(
+            [
+                torch.stack(
+                    [
+                        cka(prefix[b, chosen[b, :k], :d], teacher[b, chosen[b, :k]])
+                        for k, d in zip(counts[b], (1, 2, 5), strict=True)
+                    ]
+                )
+                for b in range(2)
+            ]
+        )
+
+    prefix = teacher[..., :5].clone().requires_grad_()
+    # The teacher is detached, so numbers must be taken where it stands still.
+    assert torch.autograd.gradcheck(by_definition, prefix)
+    (ours,) = torch.autograd.grad(of_the_prefix(prefix).square().sum(), prefix)
+    (theirs,) = torch.autograd.grad(by_definition(prefix).square().sum(), prefix)
+    torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-8)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    more=st.integers(1, 20),
+    seed=st.integers(0, 999),
+)
+@settings(deadline=None, max_examples=30)
+def test_padding_and_its_contents_change_nothing(lengths: list[int], more: int, seed: int) -> None:
+    module = relations_of()
+    states, mask = ragged(lengths, seed)
+    filler = torch.full((len(lengths), more, H), 1e3, dtype=torch.float64)
+    filler = torch.where(mask[..., None].bool(), states.detach(), 7.0), filler
+    longer = torch.cat(filler, dim=1).requires_grad_()
+    longer_mask = torch.cat([mask, mask.new_zeros(len(lengths), more)], dim=1)
+
+    losses, again = module(states, mask), module(longer, longer_mask)
+
+    torch.testing.assert_close(again, losses, atol=1e-9, rtol=1e-9)
+    losses.sum().backward()
+    again.sum().backward()
+    padding = ~longer_mask.bool()
+    torch.testing.assert_close(longer.grad[:, : mask.shape[1]], states.grad, atol=1e-9, rtol=1e-9)
+    assert (longer.grad[padding] == 0).all()
+
+
+@pytest.mark.parametrize("width", [6, 24], ids=["fewer dims than tokens", "as many"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tokens_that_are_all_the_same_have_no_relations_to_keep(
+    dtype: torch.dtype, width: int
+) -> None:
+    one = 3 * torch.randn(40, 1, width, generator=torch.Generator().manual_seed(3))
+    states = one.to(dtype).expand(40, 23, width).clone().requires_grad_()
+    chosen, counts = torch.arange(23).expand(40, 23), torch.tensor([[11, 23]]).expand(40, 2)
+
+    alike = prefix_alignment(states, chosen, counts, (2, 4))
+    alike.sum().backward()
+
+    assert (alike == 1).all()  # not what rounding leaves of them
+    assert (states.grad == 0).all()

@@ -1,0 +1,122 @@
+"""Words towards vectors in closed form: the referee is numpy's solver in float64."""
+
+# Shapes in this file: N texts, F words, W dims.
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+
+from m2dr.training.words import FittedWords, fit_words, solve
+
+TEXTS = ["open the file", "close the file", "a list of numbers", "parse a number", "the path"]
+VECTORS = np.random.default_rng(5).normal(1, 1, (5, 70)).astype(np.float32)  # two blocks of dims
+SHAPES = {"count": st.integers(1, 9), "words": st.integers(1, 12), "seed": st.integers(0, 99)}
+Doubles = NDArray[np.float64]
+
+
+def problem(count: int, words: int, seed: int) -> tuple[Doubles, Doubles]:
+    """Rows of A [N, F] of length one, of which some are empty, and centred vectors [N, W]."""
+    draw = np.random.default_rng(seed)
+    shares = draw.random((count, words)) * (draw.random((count, words)) < 0.4)
+    shares /= np.maximum(np.linalg.norm(shares, axis=1, keepdims=True), 1e-12)
+    vectors = draw.normal(size=(count, 3))
+    return shares, vectors - vectors.mean(axis=0)
+
+
+@given(ridge=st.floats(0.1, 4), **SHAPES)
+def test_the_normal_equations_hold_and_the_dual_agrees(
+    ridge: float, count: int, words: int, seed: int
+) -> None:
+    shares, centred = problem(count, words, seed)
+    primal = np.linalg.solve(shares.T @ shares + ridge * np.eye(words), shares.T @ centred)
+    dual = shares.T @ np.linalg.solve(shares @ shares.T + ridge * np.eye(count), centred)
+
+    table = solve(sparse.csr_matrix(shares, dtype=np.float32), centred + 7, ridge, steps=40)
+
+    np.testing.assert_allclose(dual, primal, atol=1e-10)
+    np.testing.assert_allclose(table, primal, atol=1e-4)
+
+
+@given(**SHAPES)
+def test_texts_that_come_twice_are_worth_half_the_ridge(count: int, words: int, seed: int) -> None:
+    shares, centred = problem(count, words, seed)
+    once = sparse.csr_matrix(shares, dtype=np.float32)
+
+    doubled = solve(sparse.vstack([once, once]).tocsr(), np.tile(centred, (2, 1)), 1.0, steps=40)
+
+    np.testing.assert_allclose(doubled, solve(once, centred, 0.5, steps=40), atol=1e-4)
+
+
+def referee(texts: list[list[str]]) -> Doubles:
+    """A [N, F] of texts as stems, by the formula of `fit_words`."""
+    names = list(dict.fromkeys(stem for text in texts for stem in text))
+    counts = np.array([[text.count(name) for name in names] for text in texts], np.float64)
+    rows = np.sqrt(counts) * np.log(1 + len(texts) / (counts > 0).sum(axis=0)) ** 1.5
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_a_table_is_the_ridge_of_weighted_words() -> None:
+    texts = ["open file file", "close file", "list number", "path"]
+    rows, vectors = referee([text.split() for text in texts]), VECTORS[:4].astype(np.float64)
+    gram = rows.T @ rows + 0.5 * np.eye(rows.shape[1])
+
+    fitted = fit_words(texts, VECTORS[:4], 64, "none")
+
+    assert list(fitted.rows) == ["open", "file", "close", "list", "number", "path"]
+    expected = np.linalg.solve(gram, rows.T @ (vectors - vectors.mean(axis=0)))
+    np.testing.assert_allclose(fitted.table, expected, atol=1e-5)
+
+
+def test_the_mean_of_the_vectors_is_in_no_table() -> None:
+    moved = fit_words(TEXTS, VECTORS + 4, 64)
+
+    np.testing.assert_allclose(moved.table, fit_words(TEXTS, VECTORS, 64).table, atol=1e-5)
+
+
+@pytest.mark.parametrize("texts", [[], ["one text alone"], ["", "?"]])
+def test_texts_that_tell_nothing_apart_give_zeros(texts: list[str]) -> None:
+    fitted = fit_words(texts, VECTORS[: len(texts)], 64)
+
+    assert fitted.table.shape == (len(fitted.rows), VECTORS.shape[1])
+    assert not fitted.table.any()
+
+
+def test_only_the_beginning_of_a_text_is_read() -> None:
+    texts = [text + " end" * 30 for text in TEXTS]
+
+    cut: FittedWords = fit_words(texts, VECTORS, 2)  # tokens, for each of which there are 1.5 words
+
+    assert cut.limit == 3
+    assert list(cut.rows) == ["open", "the", "file", "close", "a", "list", "of", "pars", "number",
+                              "path", "end"]  # fmt: skip
+
+
+def test_the_most_frequent_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("m2dr.training.words.MOST_WORDS", 4)
+
+    fitted = fit_words(TEXTS, VECTORS, 64)
+
+    assert list(fitted.rows) == ["the", "file", "a", "number"]
+    assert fitted.table.shape == (4, 70)
+
+
+def test_the_stemmer_is_of_the_language_of_the_texts() -> None:
+    texts = ["Die Häuser der Straße und das Haus", "Das ist nicht die Straße"]
+
+    assert fit_words(texts, VECTORS[:2], 64).language == "german"
+    assert "haus" in fit_words(texts, VECTORS[:2], 64).rows
+    assert fit_words(texts, VECTORS[:2], 64, "none").language == "none"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_vectors_that_are_not_finite_are_refused(value: float) -> None:
+    vectors = VECTORS.copy()
+    vectors[3, 66] = value
+
+    with pytest.raises(ValueError, match="a vector is not finite"):
+        fit_words(TEXTS, vectors, 64)
+    with pytest.raises(ValueError, match="there are 5 texts and 4 vectors"):
+        fit_words(TEXTS, VECTORS[:4], 64)
