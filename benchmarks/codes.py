@@ -10,25 +10,24 @@ one thread, one query at a time.
 """
 
 import argparse
-import os
 import platform
 import statistics
 import sys
 import tempfile
-import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import faiss
 import numpy as np
+from common import machine, write_store
+from timing import table_head, table_row, timed
 from words import as_folder, encode
 
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.measures import Evaluator
 from m2dr.index.codes import CODES
 from m2dr.index.faiss import ENGINES, BinaryIndex, build_index, empty_index, open_index, train_index
-from m2dr.index.manifest import Label, StorePlan
-from m2dr.index.store import Store, begin_store, open_store, text_digests
 from m2dr.index.vectors import prefixes
 from m2dr.training.linear_fit import fit_rotation
 
@@ -36,27 +35,20 @@ MEASURE = "nDCG@10"
 DIMS = (384, 256, 128, 64)
 ROWS = (*(CODES[name] for name in CODES if name != "f16"), "pq", "binary")
 BUDGETS = (16, 32, 64)
-
-
-def store_of(folder: Path, docids: list[str], vectors: np.ndarray) -> Store:
-    """Write vectors as a store."""
-    width = vectors.shape[1]
-    label = Label("0" * 64, "cosine", "mean", "", "", 64, 128, "same", ((1, width),), "m", "s")
-    writer = begin_store(folder, StorePlan("codes", 1, width, label, shard_rows=len(docids)))
-    writer.write(0, docids, vectors, text_digests(docids))
-    writer.finish()
-    return open_store(folder)
+Key = tuple[bool, str, int]  # rotated, engine, dim
 
 
 def size(engine: str, dim: int) -> int:
     """Return the bytes of a document."""
-    row = ENGINES[engine]
-    index = empty_index(row, row.recipe(10**6, dim), dim)
-    return index.binary.code_size if isinstance(index, BinaryIndex) else index.sa_code_size()
+    found = ENGINES[engine]
+    index = empty_index(found, found.recipe(10**6, dim), dim)
+    return int(index.binary.code_size if isinstance(index, BinaryIndex) else index.sa_code_size())
 
 
-def quality(corpus: str, split: str, args: argparse.Namespace) -> tuple[str, dict]:
-    """Return a sentence and losses by (rotated, engine, dim)."""
+def quality(
+    corpus: str, split: str, args: argparse.Namespace
+) -> tuple[str, dict[Key, list[float]]]:
+    """Return a sentence, and losses with and without rescoring."""
     dataset = open_dataset(corpus)
     home = args.work / f"{Path(corpus).name.replace(':', '-')}-{Path(args.model).name}"
     documents, queries = (np.load(file) for file in encode(corpus, split, args.model, home))
@@ -65,10 +57,12 @@ def quality(corpus: str, split: str, args: argparse.Namespace) -> tuple[str, dic
     evaluator = Evaluator(dataset.judgements(split), [MEASURE])
     own = {name: drop for name in names if (drop := dataset.own_document(name))}
     turn = fit_rotation(documents.astype(np.float32), "pca", "cosine", ())
-    losses, full = {}, 0.0
+    losses: dict[Key, list[float]] = {}
+    full = 0.0
     for rotated, by in ((False, np.eye(len(turn), dtype=np.float32)), (True, turn)):
         with tempfile.TemporaryDirectory() as folder:
-            store = store_of(Path(folder) / "layer-01", docids, documents @ by.T)
+            place, turned = Path(folder) / "layer-01", documents @ by.T
+            store = write_store(place, [turned], len(turn), docids, shard_rows=len(docids))
             for dim in args.dims:
                 for engine in ROWS:
                     index = open_index(build_index(store, dim, engine))
@@ -85,34 +79,32 @@ def quality(corpus: str, split: str, args: argparse.Namespace) -> tuple[str, dic
 
 def scan(engine: str, dim: int, rows: int, repeats: int = 21) -> float:
     """Return the median milliseconds of one query's 100 best of made rows."""
-    row, generator = ENGINES[engine], np.random.default_rng(0)
-    recipe = row.recipe(rows, dim)
-    index = empty_index(row, recipe, dim)
+    kind, generator = ENGINES[engine], np.random.default_rng(0)
+    recipe = kind.recipe(rows, dim)
+    index = empty_index(kind, recipe, dim)
     train_index(
         index, prefixes(generator.standard_normal((16384, dim), np.float32), dim, "cosine"), recipe
     )
     for _ in range(0, rows, 50_000):
         index.add(prefixes(generator.standard_normal((50_000, dim), np.float32), dim, "cosine"))
-    queries, times = prefixes(generator.normal(size=(repeats, dim)), dim, "cosine"), []
-    for query in queries:
-        begun = time.perf_counter()
-        index.search(query[None], 100)
-        times.append(time.perf_counter() - begun)
+    queries = prefixes(generator.standard_normal((repeats, dim), np.float32), dim, "cosine")
+    times = [timed(partial(index.search, query[None], 100)) for query in queries]
     return 1000 * statistics.median(times)
 
 
 def print_quality(args: argparse.Namespace) -> None:
     """Print the losses of all collections."""
-    told, mean = [], defaultdict(list)
+    told = []
+    found: dict[Key, list[list[float]]] = defaultdict(list)
     for name in args.corpora:
         corpus, _, split = name.partition("@")
         sentence, losses = quality(as_folder(corpus, args.work, args.every), split or "test", args)
         told.append(sentence)
         for key, values in losses.items():
-            mean[key].append(values)
+            found[key].append(values)
         print(sentence, file=sys.stderr)
-    worst = {key: np.min(values, axis=0) for key, values in mean.items()}
-    mean = {key: np.mean(values, axis=0) for key, values in mean.items()}
+    worst = {key: np.min(values, axis=0) for key, values in found.items()}
+    mean = {key: np.mean(values, axis=0) for key, values in found.items()}
     print(f"# Vectors of few bits: {MEASURE} × 100 lost and bytes, {Path(args.model).name}\n")
     print(
         f"{platform.machine()}, faiss {faiss.__version__} ({faiss.get_compile_options().strip()})."
@@ -122,28 +114,25 @@ def print_quality(args: argparse.Namespace) -> None:
     print("hit rescored from the store at the same dim / without. Bytes are those of a document.")
     for rotated, title in ((False, "As they are"), (True, "Rotated to principal axes")):
         print(f"\n## {title}\n")
-        print(f"| engine | {' | '.join(f'{dim} dims | bytes' for dim in args.dims)} |")
-        print(f"|{'---|' * (1 + 2 * len(args.dims))}")
+        print(
+            table_head("engine", *(each for dim in args.dims for each in (f"{dim} dims", "bytes")))
+        )
         for engine in ROWS:
             cells = []
             for dim in args.dims:
                 again, alone = mean[rotated, engine, dim]
-                cells.append(f"{again:+.1f} / {alone:+.1f} | {size(engine, dim)}")
-            print(f"| {engine} | {' | '.join(cells)} |")
+                cells += [f"{again:+.1f} / {alone:+.1f}", str(size(engine, dim))]
+            print(table_row(engine, *cells))
     print("\n## Best prefix and bits by bytes\n\nIn brackets the worst collection.\n")
-    print("| bytes at most | vectors | with rescoring | without |\n|---|---|---|---|")
+    print(table_head("bytes at most", "vectors", "with rescoring", "without"))
     for budget in BUDGETS:
         for rotated in (False, True):
             cells = []
             for way in (0, 1):
-                key = max(
-                    (key for key in mean if key[0] == rotated and size(*key[1:]) <= budget),
-                    key=lambda key, way=way: mean[key][way],
-                )
-                cells.append(
-                    f"{key[1]} at {key[2]} dims: {mean[key][way]:+.2f} ({worst[key][way]:+.2f})"
-                )
-            print(f"| {budget} | {'rotated' if rotated else 'as they are'} | {' | '.join(cells)} |")
+                fitting = (key for key in mean if key[0] == rotated and size(*key[1:]) <= budget)
+                value, key = max((mean[key][way], key) for key in fitting)
+                cells.append(f"{key[1]} at {key[2]} dims: {value:+.2f} ({worst[key][way]:+.2f})")
+            print(table_row(budget, "rotated" if rotated else "as they are", *cells))
 
 
 def main() -> None:
@@ -160,15 +149,12 @@ def main() -> None:
         print_quality(args)
     if args.rows:
         faiss.omp_set_num_threads(1)
-        load = os.getloadavg()[0]
         print(f"\n## One scan of {args.rows:,} made rows, ms, before rescoring\n")
-        print(
-            f"Medians of 21 queries, one thread; load of the {os.cpu_count()} cores {load:.1f}.\n"
-        )
-        print("| engine | 256 dims | 128 dims |\n|---|---|---|")
+        print(f"Medians of 21 queries, one thread of FAISS. {machine()}.\n")
+        print(table_head("engine", "256 dims", "128 dims"))
         for engine in ROWS:
             times = [f"{scan(engine, dim, args.rows):.1f}" for dim in (256, 128)]
-            print(f"| {engine} | {' | '.join(times)} |", flush=True)
+            print(table_row(engine, *times), flush=True)
     print(f"\n`python {' '.join(sys.argv)}`")
 
 

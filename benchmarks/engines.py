@@ -1,39 +1,34 @@
-"""Engines on the same vectors: what they find, hold, cost to build and answer; and how cost grows.
+"""Engines on the same vectors: what they find, hold, cost to build and answer.
 
-    python benchmarks/engines.py compare indexes/pydocs/0123456789ab/layer-06 --dim 32 --dim 128
-    python benchmarks/engines.py compare vectors.npy --queries queries.npy --dim 128
-    python benchmarks/engines.py growth indexes/pydocs/0123456789ab/layer-06 --dim 128 \
-        --engine flat --engine hnsw
+    python benchmarks/engines.py indexes/pydocs/0123456789ab/layer-06 --dim 32 128
+    python benchmarks/engines.py vectors.npy --queries queries.npy --dim 128
 
 VECTORS is a store's folder or an .npy of [N, H]. Queries are an .npy of [Q, H]; without one they
-are documents that were held out of the index. Writes engines.json, engines.md and growth.png into
---out. Each (engine, setting) is built in a fresh folder and timed in this process, one thread
-per core unless OMP_NUM_THREADS says otherwise; latencies are of single queries, one after another.
+are documents that were held out of the index. Each (engine, setting) is built in a fresh folder and
+timed in this process, one thread per core unless OMP_NUM_THREADS says otherwise; latencies are of
+single queries, one after another. Prints Markdown.
 """
 
-import json
-import platform
-import shutil
+import argparse
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import click
 import numpy as np
+from common import Floats, machine, write_store
 from numpy.typing import NDArray
+from timing import table_head, table_row, timed
 
 from m2dr.index.faiss import ENGINES, FaissIndex, build_index, load_faiss, open_index
-from m2dr.index.manifest import Label, StorePlan
-from m2dr.index.store import Store, begin_store, open_store
+from m2dr.index.store import Store, open_store
 
-Floats = NDArray[np.float32]
 Row = dict[str, object]
 DEPTHS = (10, 100)
-SHARD_ROWS = 65536
 SEED = 13
-NOISE = 0.05  # of a repeated vector's length: copies would tie, and a graph of copies is no graph
 
 # What each engine is searched with beside its defaults.
 SETTINGS: dict[str, tuple[dict[str, int], ...]] = {
@@ -52,58 +47,25 @@ SETTINGS: dict[str, tuple[dict[str, int], ...]] = {
 def read_vectors(source: Path) -> Floats:
     """Vectors of a store or an .npy, not normalised."""
     if source.suffix == ".npy":
-        return np.load(source, allow_pickle=False).astype(np.float32)
+        vectors: Floats = np.load(source, allow_pickle=False).astype(np.float32)
+        return vectors
     store = open_store(source)
     return np.concatenate([np.asarray(block, np.float32) for _, block in store.blocks()])
 
 
-def grown(vectors: Floats, rows: int) -> Iterator[Floats]:
-    """Shards of `rows` vectors: the real ones, then the same again a little moved."""
-    rng = np.random.default_rng(SEED)
-    for start in range(0, rows, SHARD_ROWS):
-        numbers = np.arange(start, min(start + SHARD_ROWS, rows))
-        shard = vectors[numbers % len(vectors)]
-        copies = numbers >= len(vectors)
-        if copies.any():
-            spread = NOISE * np.linalg.norm(shard, axis=1, keepdims=True) / shard.shape[1] ** 0.5
-            moved = shard + rng.normal(size=shard.shape).astype(np.float32) * spread
-            shard = np.where(copies[:, None], moved, shard)
-        yield shard
-
-
-def write_store(folder: Path, vectors: Floats, rows: int) -> Store:
-    """A store of `rows` vectors made from real ones."""
-    label = Label("0" * 64, "cosine", "mean", "", "", 64, 256, "same")
-    plan = StorePlan("benchmark", 1, vectors.shape[1], label, shard_rows=SHARD_ROWS)
-    writer = begin_store(folder, plan)
-    done = 0
-    for number, shard in enumerate(grown(vectors, rows)):
-        docids = [f"d{row}" for row in range(done, done + len(shard))]
-        writer.write(number, docids, shard, b"")
-        done += len(shard)
-    writer.finish()
-    return open_store(folder)
-
-
 def measured(index: FaissIndex, queries: Floats, truth: NDArray[np.int64], singles: int) -> Row:
     """Recall, queries per second in one batch, and latency of single queries in ms."""
-    row: Row = {}
+    found: Row = {}
     for depth in DEPTHS:
-        found = index.search(queries, depth)[1]
-        shared = [len(np.intersect1d(a, b)) for a, b in zip(found, truth[:, :depth], strict=True)]
-        row[f"recall@{depth}"] = float(np.mean(shared)) / min(depth, truth.shape[1])
-    begun = time.perf_counter()
-    index.search(queries, DEPTHS[0])
-    row["queries/s"] = len(queries) / (time.perf_counter() - begun)
-    spans = []
-    for number in range(singles):
-        query = queries[number % len(queries)][None]
-        begun = time.perf_counter()
-        index.search(query, DEPTHS[0])
-        spans.append(1000 * (time.perf_counter() - begun))
-    row["p50 ms"] = statistics.median(spans)
-    row["p95 ms"] = float(np.quantile(spans, 0.95))
-    return row
+        rows = index.search(queries, depth)[1]
+        shared = [len(np.intersect1d(a, b)) for a, b in zip(rows, truth[:, :depth], strict=True)]
+        found[f"recall@{depth}"] = float(np.mean(shared)) / min(depth, truth.shape[1])
+    found["queries/s"] = len(queries) / timed(partial(index.search, queries, DEPTHS[0]))
+    ways = [
+        partial(index.search, queries[i % len(queries)][None], DEPTHS[0]) for i in range(singles)
+    ]
+    spans = [1000 * timed(way) for way in ways]
+    return found | {"p50 ms": statistics.median(spans), "p95 ms": float(np.quantile(spans, 0.95))}
 
 
 def built(store: Store, dim: int, engine: str, folder: Path) -> tuple[FaissIndex, Row]:
@@ -135,29 +97,8 @@ def compare_dim(
                 shown_before.add(shown)
                 head: Row = {"engine": engine, "setting": shown, **cost}
                 rows.append({**head, **measured(tuned, queries, truth, singles)})
-                click.echo(f"dim {dim}: {rows[-1]}", err=True)
+                print(f"dim {dim}: {rows[-1]}", file=sys.stderr)
     return rows
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """A table with the columns of the first row."""
-    names = list(rows[0])
-    lines = [" | ".join(names), " | ".join("---" for _ in names)]
-    for row in rows:
-        cells = [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
-        lines.append(" | ".join(cells))
-    return "".join(f"| {line} |\n" for line in lines)
-
-
-def machine() -> Row:
-    """Where this ran."""
-    faiss = load_faiss()
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "threads": faiss.omp_get_max_threads(),
-        "faiss": f"{faiss.__version__} ({faiss.get_compile_options().strip()})",
-        "python": platform.python_version(),
-    }
 
 
 def split(vectors: Floats, queries: Path | None, count: int) -> tuple[Floats, Floats]:
@@ -169,110 +110,27 @@ def split(vectors: Floats, queries: Path | None, count: int) -> tuple[Floats, Fl
     return vectors[np.sort(drawn[count:])], vectors[drawn[:count]]
 
 
-def report(out: Path, name: str, tables: dict[str, list[Row]]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    whole = {"machine": machine(), **tables}
-    (out / f"{name}.json").write_text(json.dumps(whole, indent=2) + "\n")
-    text = "".join(f"## {title}\n\n{markdown(rows)}\n" for title, rows in tables.items())
-    (out / f"{name}.md").write_text(f"{json.dumps(machine())}\n\n{text}")
-
-
-@click.group()
 def main() -> None:
-    """Measure engines."""
-
-
-SOURCE = click.argument("source", type=click.Path(exists=True, path_type=Path))
-DIMS = click.option("--dim", "dims", type=int, multiple=True, default=(128,), show_default=True)
-QUERIES = click.option("--queries", type=click.Path(exists=True, path_type=Path))
-COUNT = click.option("--count", type=int, default=1000, show_default=True, help="Queries.")
-SINGLES = click.option("--singles", type=int, default=500, show_default=True)
-OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("results/engines"))
-SCRATCH = click.option("--scratch", type=click.Path(path_type=Path), help="Where stores are made.")
-
-
-def engines_option(default: Sequence[str]) -> object:
-    return click.option(
-        "--engine", "engines", type=click.Choice(list(ENGINES)), multiple=True, default=default
-    )
-
-
-@main.command()
-@SOURCE
-@DIMS
-@engines_option(list(ENGINES))
-@QUERIES
-@COUNT
-@SINGLES
-@OUT
-@SCRATCH
-def compare(source, dims, engines, queries, count, singles, out, scratch) -> None:  # noqa: ANN001  # click's
-    """One table per dim."""
-    documents, asked = split(read_vectors(source), queries, count)
-    folder = Path(tempfile.mkdtemp(dir=scratch))
-    try:
-        store = write_store(folder / "layer-01", documents, len(documents))
-        title = f"{len(documents):,} documents, dim "
-        tables = {f"{title}{dim}": compare_dim(store, dim, engines, asked, singles) for dim in dims}
-    finally:
-        shutil.rmtree(folder)
-    report(out, "engines", tables)
-
-
-@main.command()
-@SOURCE
-@click.option("--dim", type=int, default=128, show_default=True)
-@engines_option(["flat", "int8", "ivf", "hnsw", "ivf-pq", "binary"])
-@click.option("--size", "sizes", type=int, multiple=True, default=(10_000, 100_000, 1_000_000))
-@QUERIES
-@COUNT
-@SINGLES
-@OUT
-@SCRATCH
-def growth(source, dim, engines, sizes, queries, count, singles, out, scratch) -> None:  # noqa: ANN001  # click's
-    """Build time, bytes and latency as the corpus grows, with the straight line of the ideal."""
-    documents, asked = split(read_vectors(source), queries, count)
-    tables: dict[str, list[Row]] = {engine: [] for engine in engines}
-    for size in sorted(sizes):
-        folder = Path(tempfile.mkdtemp(dir=scratch))
-        try:
-            store = write_store(folder / "layer-01", documents, size)
-            for row in compare_dim(store, dim, engines, asked, singles):
-                tables[str(row["engine"])].append({"documents": size, **row})
-        finally:
-            shutil.rmtree(folder)
-    report(out, "growth", tables)
-    draw(tables, out / "growth.png")
-
-
-def draw(tables: dict[str, list[Row]], path: Path) -> None:
-    """Three panels on logarithmic axes; grey: what growing in proportion would cost."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, 3, figsize=(13, 4), layout="constrained")
-    for panel, name in zip(panels, ("build s", "bytes", "p50 ms"), strict=True):
-        for engine, rows in tables.items():
-            # The first setting of each size is the engine's own.
-            firsts = {row["documents"]: row for row in reversed(rows)}
-            sizes = sorted(firsts)
-            values = [value_of(firsts[size], name) for size in sizes]
-            (line,) = panel.plot(sizes, values, marker="o", label=engine)
-            ideal = [values[0] * size / sizes[0] for size in sizes]
-            panel.plot(sizes, ideal, color=line.get_color(), alpha=0.3, linestyle="--")
-        panel.set(xscale="log", yscale="log", xlabel="documents", title=name)
-    lines, names = panels[0].get_legend_handles_labels()
-    figure.legend(lines, names, title="dashed: in\nproportion", loc="outside right upper")
-    figure.savefig(path, dpi=150)
-
-
-def value_of(row: Row, name: str) -> float:
-    """A number of a row; `bytes` are those of the whole index."""
-    if name == "bytes":
-        return float(row["bytes/document"]) * int(row["documents"])
-    return float(row[name])
+    """Print a table per dim."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("vectors", type=Path, help="a store's folder, or an .npy")
+    parser.add_argument("--dim", type=int, nargs="+", default=[128])
+    parser.add_argument("--engine", nargs="+", choices=list(ENGINES), default=list(ENGINES))
+    parser.add_argument("--queries", type=Path, help="an .npy")
+    parser.add_argument("--count", type=int, default=1000, help="queries")
+    parser.add_argument("--singles", type=int, default=500, help="queries that are timed alone")
+    asked = parser.parse_args()
+    documents, queries = split(read_vectors(asked.vectors), asked.queries, asked.count)
+    faiss = load_faiss()
+    print(f"{machine()}, faiss {faiss.__version__} ({faiss.get_compile_options().strip()})")
+    with tempfile.TemporaryDirectory() as folder:
+        store = write_store(Path(folder) / "layer-01", [documents], documents.shape[1])
+        for dim in asked.dim:
+            rows = compare_dim(store, dim, asked.engine, queries, asked.singles)
+            print(f"\n## {len(documents):,} documents, dim {dim}\n\n{table_head(*rows[0])}")
+            for each in rows:
+                cells = each.values()
+                print(table_row(*(f"{v:.3f}" if isinstance(v, float) else v for v in cells)))
 
 
 if __name__ == "__main__":

@@ -12,30 +12,27 @@ bare product multiplies tiles of the same size that lie in a cache, and looks at
 """
 
 import argparse
-import platform
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from common import SHARD_ROWS as BLOCK
+from common import Floats, machine, write_store
+from timing import Rivals, in_turn, ratios, spread, table_head, table_row
 
+from m2dr.core.records import Similarity
 from m2dr.index.exact import ExactIndex, grid_top_k
 from m2dr.index.faiss import load_faiss
-from m2dr.index.manifest import Label, StorePlan
-from m2dr.index.store import Store, begin_store, open_store
+from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 
-Floats = NDArray[np.float32]
-Candidates = dict[str, Callable[[], object]]
-
 NOISE = 0.3  # of the standard deviation of a coordinate
-BLOCK = 65_536  # rows, also of a shard
 OURS, PEER, BARE = "m2dr", "faiss", "bare"
 
 
@@ -62,7 +59,7 @@ def sample(folder: Path | None, width: int) -> Floats:
     """Vectors to repeat: those of a store, or random ones with a falling spectrum."""
     if folder:
         store = open_store(folder)
-        return store.rows(range(min(store.documents, BLOCK))).astype(np.float32)
+        return np.asarray(store.rows(range(min(store.documents, BLOCK))), np.float32)
     spectrum = np.arange(1, width + 1, dtype=np.float32) ** -0.3
     return np.random.default_rng(1).normal(size=(BLOCK, width)).astype(np.float32) * spectrum
 
@@ -71,20 +68,16 @@ def drawn(originals: Floats, rows: int, seed: int) -> Floats:
     """Vectors [rows, width] like the originals."""
     rng = np.random.default_rng(seed)
     noise = rng.standard_normal((rows, originals.shape[1]), np.float32)
-    return originals[rng.integers(0, len(originals), rows)] + noise * originals.std() * NOISE
+    found: Floats = originals[rng.integers(0, len(originals), rows)]
+    found += noise * originals.std() * NOISE
+    return found
 
 
-def written(folder: Path, originals: Floats, documents: int, similarity: str) -> Store:
+def written(folder: Path, originals: Floats, documents: int, similarity: Similarity) -> Store:
     """A store of that many vectors."""
-    label = Label("0" * 64, similarity, "mean", "", "", 64, 256, "same")
-    plan = StorePlan("benchmark", 1, originals.shape[1], label, shard_rows=BLOCK)
-    writer = begin_store(folder, plan)
-    for number, start in enumerate(range(0, documents, BLOCK)):
-        rows = min(BLOCK, documents - start)
-        docids = [f"d{row:09}" for row in range(start, start + rows)]
-        writer.write(number, docids, drawn(originals, rows, number), b"")
-    writer.finish()
-    return open_store(folder)
+    starts = enumerate(range(0, documents, BLOCK))
+    shards = (drawn(originals, min(BLOCK, documents - start), i) for i, start in starts)
+    return write_store(folder, shards, originals.shape[1], similarity=similarity)
 
 
 def flat(store: Store, dim: int) -> Any:
@@ -95,7 +88,7 @@ def flat(store: Store, dim: int) -> Any:
     return index
 
 
-def by_faiss(material: Material, dim: int, k: int, queries: Floats, threshold: int = 1) -> None:
+def by_faiss(material: Material, dim: int, k: int, queries: Floats, *, threshold: int = 1) -> None:
     """Queries cut and normalised as the documents are, and searched."""
     load_faiss().cvar.distance_compute_blas_threshold = threshold
     similarity = material.store.manifest.label.similarity
@@ -115,96 +108,81 @@ def bare_product(material: Material) -> None:
     rows = 2048
     tile = torch.from_numpy(drawn(material.queries, rows, 0))
     for _ in range(0, material.store.documents, rows):
-        for chunk in queries.split(512):
+        for chunk in torch.split(queries, 512):
             torch.mm(chunk, tile.mT)
-
-
-def timed(candidates: Candidates, rounds: int) -> dict[str, list[float]]:
-    """Seconds of every candidate in every round; one round before, to warm up."""
-    found: dict[str, list[float]] = {name: [] for name in candidates}
-    for number in range(rounds + 1):
-        for name, run in candidates.items():
-            begun = time.perf_counter()
-            run()
-            if number:
-                found[name].append(time.perf_counter() - begun)
-    return found
-
-
-def spread(values: list[float], digits: int = 2) -> str:
-    """Median, with the least and the most."""
-    low, middle, high = (f"{v:.{digits}f}" for v in (min(values), median(values), max(values)))
-    return f"{middle} ({low}–{high})"
-
-
-def ratios(above: list[float], below: list[float]) -> str:
-    """Quotients within a round."""
-    return spread([a / b for a, b in zip(above, below, strict=True)])
 
 
 def batch_rows(material: Material, ks: list[int], rounds: int) -> Iterator[str]:
     """All queries at once at the whole width."""
-    yield "| k | m2dr, s | FAISS flat, s | FAISS / m2dr | bare product, s | of its rate |"
-    yield "|---|---|---|---|---|---|"
+    yield table_head(
+        "k", "m2dr, s", "FAISS flat, s", "FAISS / m2dr", "bare product, s", "of its rate"
+    )
     width = material.store.width
     index = ExactIndex(material.store, width)
     for k in ks:
-        candidates: Candidates = {
-            OURS: lambda k=k: index.search(material.queries, k),
-            PEER: lambda k=k: by_faiss(material, width, k, material.queries),
-            BARE: lambda: bare_product(material),
+        candidates: Rivals = {
+            OURS: partial(index.search, material.queries, k),
+            PEER: partial(by_faiss, material, width, k, material.queries),
+            BARE: partial(bare_product, material),
         }
-        found = timed(candidates, rounds)
-        quotient, rate = ratios(found[PEER], found[OURS]), ratios(found[BARE], found[OURS])
-        seconds = " | ".join(spread(found[name]) for name in (OURS, PEER))
-        yield f"| {k} | {seconds} | {quotient} | {spread(found[BARE])} | {rate} |"
+        found = in_turn(candidates, rounds, warm_up=1)
+        times = (ratios(found[PEER], found[OURS]), found[BARE], ratios(found[BARE], found[OURS]))
+        yield table_row(k, *map(spread, (found[OURS], found[PEER], *times)))
 
 
 def single_rows(material: Material, ks: list[int], rounds: int) -> Iterator[str]:
     """One query after the other; a round is ten of them."""
-    yield "| k | m2dr, ms | FAISS (BLAS), ms | FAISS (default), ms | faster FAISS / m2dr |"
-    yield "|---|---|---|---|---|"
+    names = ("m2dr", "FAISS (BLAS)", "FAISS (default)")
+    yield table_head("k", *(f"{name}, ms" for name in names), "faster FAISS / m2dr")
     width = material.store.width
     index = ExactIndex(material.store, width)
     asked = [material.queries[i : i + 1] for i in range(min(10, len(material.queries)))]
+
+    def each(search: Callable[[Floats], object]) -> None:
+        for query in asked:
+            search(query)
+
     for k in ks:
-        candidates: Candidates = {
-            OURS: lambda k=k: [index.search(query, k) for query in asked],
-            PEER: lambda k=k: [by_faiss(material, width, k, query) for query in asked],
-            BARE: lambda k=k: [by_faiss(material, width, k, query, 20) for query in asked],
-        }
-        found = timed(candidates, rounds)
-        better = min(found[PEER], found[BARE], key=median)
-        per = {name: [1000 * s / len(asked) for s in values] for name, values in found.items()}
-        cells = " | ".join(spread(per[name]) for name in (OURS, PEER, BARE))
-        yield f"| {k} | {cells} | {ratios(better, found[OURS])} |"
+        ways: tuple[Callable[[Floats], object], ...] = (
+            partial(index.search, k=k),
+            partial(by_faiss, material, width, k),
+            partial(by_faiss, material, width, k, threshold=20),
+        )
+        candidates = {name: partial(each, way) for name, way in zip(names, ways, strict=True)}
+        found = in_turn(candidates, rounds, warm_up=1)
+        better = min((found[name] for name in names[1:]), key=median)
+        cells = [spread(1000 * s / len(asked) for s in found[name]) for name in names]
+        yield table_row(k, *cells, spread(ratios(better, found[names[0]])))
 
 
 def dims_rows(material: Material, ks: list[int], rounds: int) -> Iterator[str]:
     """All dims in one pass, against the whole width alone and against FAISS dim by dim."""
-    yield "| k | whole width, s | all dims, s | all / whole | FAISS, each dim, s | all / FAISS |"
-    yield "|---|---|---|---|---|---|"
+    titles = ("whole width, s", "all dims, s", "all / whole", "FAISS, each dim, s", "all / FAISS")
+    yield table_head("k", *titles)
     dims = material.dims
     material.flats.update({dim: flat(material.store, dim) for dim in dims[:-1]})
+
+    def by_dims(k: int) -> None:
+        for dim in dims:
+            by_faiss(material, dim, k, material.queries)
+
     for k in ks:
-        candidates: Candidates = {
-            OURS: lambda k=k: by_scan(material, dims[-1:], k),
-            "all": lambda k=k: by_scan(material, dims, k),
-            PEER: lambda k=k: [by_faiss(material, dim, k, material.queries) for dim in dims],
+        candidates = {
+            OURS: partial(by_scan, material, dims[-1:], k),
+            "all": partial(by_scan, material, dims, k),
+            PEER: partial(by_dims, k),
         }
-        found = timed(candidates, rounds)
-        whole, every, peer = (found[name] for name in (OURS, "all", PEER))
-        times = f"{ratios(every, whole)} | {spread(peer)} | {ratios(every, peer)}"
-        yield f"| {k} | {spread(whole)} | {spread(every)} | {times} |"
+        whole, every, peer = in_turn(candidates, rounds, warm_up=1).values()
+        times = (whole, every, ratios(every, whole), peer, ratios(every, peer))
+        yield table_row(k, *map(spread, times))
 
 
-def header(arguments: argparse.Namespace, material: Material) -> str:
+def title(arguments: argparse.Namespace, material: Material) -> str:
     """What was measured, on what."""
     source = arguments.store or "random vectors"
     return (
         f"# A full scan of {material.store.documents:,} × {material.store.width}\n\n"
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"faiss {load_faiss().__version__}; {len(material.queries)} queries, "
+        f"{machine()}, faiss {load_faiss().__version__}; {len(material.queries)} queries, "
         f"{arguments.similarity}, vectors from {source}. Medians of {arguments.rounds} rounds, "
         f"with the least and the most; ratios within a round. "
         f"`python benchmarks/exact.py` says how.\n"
@@ -236,12 +214,12 @@ def main() -> None:
         store = written(Path(folder), originals, arguments.documents, arguments.similarity)
         queries = drawn(originals, arguments.queries, seed=10**6)
         material = Material(store, queries, {store.width: flat(store, store.width)})
-        print(header(arguments, material))
+        print(title(arguments, material))
         for name in arguments.only or parts:
-            title, rows = parts[name]
-            print(f"## {title}\n")
-            for row in rows(material, arguments.k, arguments.rounds):
-                print(row, flush=True)
+            heading, rows = parts[name]
+            print(f"## {heading}\n")
+            for line in rows(material, arguments.k, arguments.rounds):
+                print(line, flush=True)
             print()
 
 

@@ -8,15 +8,17 @@ the smallest beside it: other programs of the machine only add to a time.
 """
 
 import argparse
-import platform
 import time
 from collections.abc import Callable
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from common import machine
+from timing import table_head, table_row, timed
 
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index, open_index
@@ -31,7 +33,7 @@ FILTERS = {  # with the share of documents that fit
     "year >= 1990 (all)": "year >= 1990",
     "lang = en (1/2)": "lang = en",
     "year = 2000 and lang = de (1/60)": "year = 2000 and lang = de",
-    "day >= 2024-12-30 (1/183)": "day >= 2024-12-30",
+    "day >= 2024-12-30 (1/183)": 'day >= "2024-12-30"',
 }
 
 
@@ -48,7 +50,7 @@ def make_store(folder: Path, documents: int) -> Store:
     print(
         f"{documents:,} documents; fields written in {time.perf_counter() - begun:.1f} s, ", end=""
     )
-    print(f"{(folder / 'fields-00000.parquet').stat().st_size / 1e6:.1f} MB.\n")
+    print(f"{(folder / FIELDS).stat().st_size / 1e6:.1f} MB.\n")
     return open_store(folder)
 
 
@@ -61,11 +63,7 @@ def fields_of(row: int) -> tuple[tuple[str, str], ...]:
 
 def milliseconds(work: Callable[[], object], rounds: int) -> str:
     """Return the median and the smallest time."""
-    times = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        work()
-        times.append(1000 * (time.perf_counter() - begun))
+    times = [1000 * timed(work) for _ in range(rounds)]
     return f"{median(times):.1f} ({min(times):.1f})"
 
 
@@ -76,14 +74,17 @@ def rows_of(name: str, index: Searchable, rounds: int) -> None:
     def search(one: Searchable) -> object:
         return one.ranked(["q"], query, K)
 
+    def anew(text: str) -> object:
+        return search(index.where(Filter.parse(text)))
+
     search(index)
-    print(f"| {name} | none | | {milliseconds(lambda: search(index), rounds)} |")
+    print(table_row(name, "none", "", milliseconds(partial(search, index), rounds)))
     for told, text in FILTERS.items():
         opened = index.where(Filter.parse(text))
         search(opened)
-        first = milliseconds(lambda text=text: search(index.where(Filter.parse(text))), rounds)
-        again = milliseconds(lambda opened=opened: search(opened), rounds)
-        print(f"| {name} | {told} | {first} | {again} |", flush=True)
+        first = milliseconds(partial(anew, text), rounds)
+        again = milliseconds(partial(search, opened), rounds)
+        print(table_row(name, told, first, again), flush=True)
 
 
 def main() -> None:
@@ -92,10 +93,10 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=15)
     asked = parser.parse_args()
-    print(f"# Filters\n\n{platform.processor() or platform.machine()}, one query, k = {K}.")
+    print(f"# Filters\n\n{machine()}; one query, k = {K}.")
     with TemporaryDirectory() as place:
         store = make_store(Path(place) / "random" / "ffffffffffff" / "layer-06", asked.documents)
-        print("| engine | filter | first, ms | again, ms |\n|---|---|--:|--:|")
+        print(table_head("engine", "filter", "first, ms", "again, ms"))
         for engine in ("flat", "ivf"):
             rows_of(engine, open_index(build_index(store, WIDTH, engine)), asked.rounds)
         rows_of("exact", ExactIndex(store, WIDTH), asked.rounds)

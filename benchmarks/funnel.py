@@ -8,11 +8,11 @@ encoded at the layer of the store. Recall is of the exact result at full width.
 """
 
 import argparse
-import time
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from common import Floats
+from timing import table_head, table_row, timed
 
 from m2dr.data.loaders import open_dataset
 from m2dr.index.exact import ExactIndex
@@ -32,23 +32,19 @@ USUAL = (
 )
 
 
-def encoded(arguments: argparse.Namespace, store: Store) -> NDArray[np.float32]:
+def encoded(arguments: argparse.Namespace, store: Store) -> Floats:
     """The queries of a split, [Q, H]."""
     encoder, tokenizer = checkpoint.load(arguments.model, store.layer)
     queries = open_dataset(arguments.corpus).queries(arguments.split)[: arguments.queries]
     texts = [query.text for query in queries]
-    vectors: NDArray[np.float32] = embed_texts(encoder, tokenizer, texts, "query", [store.layer])[0]
-    return vectors
+    return np.asarray(embed_texts(encoder, tokenizer, texts, "query", [store.layer])[0])
 
 
-def milliseconds(index: ExactIndex | FunnelIndex, queries: NDArray[np.float32], k: int) -> float:
+def milliseconds(index: ExactIndex | FunnelIndex, queries: Floats, k: int) -> float:
     """Of one query, searched alone; the first is not counted."""
     index.search(queries[:1], k)
     asked = queries[: min(50, len(queries))]
-    begun = time.perf_counter()
-    for number in range(len(asked)):
-        index.search(asked[number : number + 1], k)
-    return 1000 * (time.perf_counter() - begun) / len(asked)
+    return 1000 * timed(lambda: [index.search(query[None], k) for query in asked]) / len(asked)
 
 
 def main() -> None:
@@ -68,18 +64,17 @@ def main() -> None:
     scan = milliseconds(exact, queries, k)
     print(
         f"{store.documents:,} documents of {store.manifest.corpus}, layer {store.layer}, "
-        f"{len(queries)} queries; a full scan takes {scan:.2f} ms per query.\n\n"
-        f"| funnel | recall@{k} | multiply-adds | times fewer | ms per query |\n"
-        "|---|---|---|---|---|"
+        f"{len(queries)} queries; a full scan takes {scan:.2f} ms per query.\n"
     )
+    print(table_head("funnel", f"recall@{k}", "multiply-adds", "times fewer", "ms per query"))
     for word in arguments.funnels:
         index = FunnelIndex(store, Funnel.parse(word))
-        best, rows = (way.search(queries, k)[1].tolist() for way in (exact, index))
-        shared = [len(set(a) & set(b)) / k for a, b in zip(best, rows, strict=True)]
+        best, found = (way.search(queries, k)[1].tolist() for way in (exact, index))
+        shared = [len(set(a) & set(b)) / k for a, b in zip(best, found, strict=True)]
         taken, work = milliseconds(index, queries, k), multiply_adds(index)
+        fewer = f"{store.documents * index.dim / work:.1f}"
         print(
-            f"| {word} | {np.mean(shared):.4f} | {work:,} | "
-            f"{store.documents * index.dim / work:.1f} | {taken:.2f} |",
+            table_row(word, f"{np.mean(shared):.4f}", f"{work:,}", fewer, f"{taken:.2f}"),
             flush=True,
         )
 

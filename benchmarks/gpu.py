@@ -27,13 +27,25 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+from timing import spread, table_head, table_row
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("tests", "training", "encoding", "search")
 LIMIT = 540.0  # seconds of one part
 TOLD = 12  # last lines of what a failure said
 # Without these nothing runs; without the others, the parts that need them.
-NEEDED = ("torch", "transformers", "accelerate", "safetensors", "numpy", "click", "rich", "scipy")
+NEEDED = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "numpy",
+    "click",
+    "msgspec",
+    "scipy",
+)
 WANTED = {
     "tests": ("pytest", "pytest_timeout", "faiss", "ir_measures", "tensorboard"),
     "training": ("sentence_transformers",),
@@ -41,7 +53,7 @@ WANTED = {
     "search": ("faiss",),
 }
 SHOWN = ("torch", "transformers", "sentence-transformers", "faiss-gpu", "faiss-cpu", "numpy")
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def main() -> None:
@@ -118,27 +130,24 @@ def run_cases(asked: argparse.Namespace) -> None:
         for part in asked.parts:
             for name, case in cases(part, asked.device, asked.tiny, asked.work).items():
                 if name not in skipped:
-                    write({"table": "begun", "part": part, "case": name})
-                    run_case(case, lambda row, own=(part, name): write(_row(*own, row)))
+                    own = {"part": part, "case": name}
+                    write({"table": "begun", **own})
+                    for row in rows_of(case):
+                        write(own | row)
+                        if "CUDA error" in str(row.get("told")):  # nothing works here any more
+                            os._exit(3)
 
 
-def _row(part: str, case: str, row: Row) -> Row:
-    return {"part": part, "case": case, **row}
-
-
-def run_case(case: Callable[[], Iterator[Row]], write: Callable[[Row], None]) -> None:
-    """Write the rows of a case as they come; whatever it raises is a row too."""
+def rows_of(case: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+    """Yield the rows of a case as they come; whatever it raises is a row too."""
     from gpu_cases import MissingError
 
     try:
-        for row in case():
-            write(row)
+        yield from case()
     except MissingError as error:
-        write({"table": "left out", "told": str(error)})
+        yield {"table": "left out", "told": str(error)}
     except Exception as error:  # whatever it is, the other cases go on
-        write({"table": "failed", "told": last_lines_of(error)})
-        if "CUDA error" in str(error):  # nothing works in this process any more
-            os._exit(3)
+        yield {"table": "failed", "told": last_lines_of(error)}
 
 
 def last_lines_of(error: BaseException) -> str:
@@ -286,21 +295,13 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def spread(values: object, digits: int = 1) -> str:
-    """Median of a list, with the least and the most."""
-    numbers = [float(value) for value in values]  # type: ignore[attr-defined]  # a list of a row
-    low, middle, high = (f"{v:,.{digits}f}" for v in (min(numbers), median(numbers), max(numbers)))
-    return f"{middle} ({low}–{high})"
-
-
 def table(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
     """Lines of a table; none without rows."""
     if not cells:
         return
     yield f"\n## {title}\n"
-    yield f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
-    for line in cells:
-        yield f"| {' | '.join(line)} |"
+    yield table_head(*columns)
+    yield from (table_row(*line) for line in cells)
 
 
 def of(rows: Sequence[Row], name: str) -> list[Row]:
@@ -324,8 +325,8 @@ def training_tables(rows: list[Row]) -> Iterator[str]:
     cells = [
         [
             str(row["shape"]), str(row["step"]), spread(row["tokens/s"], 0),
-            spread(row["tokens/s with tokenising"], 0), spread(row["ms"]), f"{row['peak GB']:.2f}",
-            f"{row['loss']:.3f}",
+            spread(row["tokens/s with tokenising"], 0), spread(row["ms"], 1),
+            f"{row['peak GB']:.2f}", f"{row['loss']:.3f}",
         ]
         for row in found
     ]  # fmt: skip
@@ -338,14 +339,14 @@ def training_tables(rows: list[Row]) -> Iterator[str]:
     for row in found:
         peer = by_name.get((row["shape"], row["peer"]))
         if peer is not None:
-            times = median(row["tokens/s"]) / median(peer["tokens/s"])  # type: ignore[type-var]  # rows hold objects
-            less = float(row["peak GB"]) / float(peer["peak GB"])  # type: ignore[arg-type]  # likewise
+            times = median(row["tokens/s"]) / median(peer["tokens/s"])
+            less = row["peak GB"] / peer["peak GB"]
             names = [str(row[key]) for key in ("shape", "step", "peer")]
             cells.append([*names, f"{times:.2f}", f"{less:.2f}"])
     columns = ["model", "m2dr", "sentence-transformers", "times its tokens/s", "times its memory"]
     yield from table("Against sentence-transformers", columns, cells)
     cells = [
-        [str(row["of"]), str(row["way"]), spread(row["ms"]), f"{row['error']:.1e}"]
+        [str(row["of"]), str(row["way"]), spread(row["ms"], 1), f"{row['error']:.1e}"]
         for row in of(rows, "decomposition")
     ]
     yield from table(
@@ -395,7 +396,7 @@ def search_tables(rows: list[Row]) -> Iterator[str]:
     yield from table("Indexes", columns, cells)
     cells = [
         [str(row["corpus"]), str(row["dim"]), f"{row['k']:,}", str(row["engine"]),
-         spread(row["seconds"], 4), f"{row['queries'] / median(row['seconds']):,.0f}",  # type: ignore[operator,type-var]  # likewise
+         spread(row["seconds"], 4), f"{row['queries'] / median(row['seconds']):,.0f}",
          f"{row['recall']:.4f}"]
         for row in of(rows, "batch")
     ]  # fmt: skip

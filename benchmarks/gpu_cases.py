@@ -20,9 +20,10 @@ import encoding
 import exact
 import numpy as np
 import torch
-import training
-from memory import peak_memory
+import training_steps
+from common import Floats, built_in, cosines
 from numpy.typing import NDArray
+from timing import in_turn, peak_memory, timed
 
 from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
@@ -68,7 +69,7 @@ class Sizes:
 
 
 FULL = Sizes(
-    corpus=training.CORPUS, backbones={MINILM: (6, 384, 12), BERT: (12, 768, 12)}, words=8000,
+    corpus=training_steps.CORPUS, backbones={MINILM: (6, 384, 12), BERT: (12, 768, 12)}, words=8000,
     batch=256, lengths=(64, 256), steps=10, rounds=5, documents=20_000, product=8192,
     decomposed=(24, 768), corpora=((1_000_000, 384), (8_800_000, 128)),
     dims={384: (64, 128, 384), 128: (32, 128)},
@@ -103,22 +104,20 @@ def settled(device: str) -> None:
 
 def seconds_of(run: Callable[[], object], rounds: int, device: str) -> list[float]:
     """Seconds of each round, after one to warm up."""
-    found = []
-    for number in range(rounds + 1):
-        settled(device)
-        begun = time.perf_counter()
+
+    def settling() -> None:
         run()
         settled(device)
-        if number:
-            found.append(time.perf_counter() - begun)
-    return found
+
+    settling()
+    return [timed(settling) for _ in range(rounds)]
 
 
 def backbone(name: str, sizes: Sizes, work: Path) -> str:
     """The built-in backbone where it is asked for and installed, else one with random weights."""
     if name == MINILM:
         try:
-            return encoding.built_in()
+            return built_in()
         except ImportError:
             pass
     folder = work / f"bert-{name.replace(' ', '')}"
@@ -132,7 +131,7 @@ def make_backbone(
 ) -> None:
     """Write a BERT with random weights, and a tokenizer that learnt its words from some texts."""
     from tokenizers import BertWordPieceTokenizer
-    from transformers import BertConfig, BertModel, BertTokenizerFast
+    from transformers import BertConfig, BertModel, BertTokenizer
 
     learnt = BertWordPieceTokenizer()
     learnt.train_from_iterator(
@@ -142,7 +141,7 @@ def make_backbone(
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     learnt.save_model(str(aside))
-    BertTokenizerFast.from_pretrained(aside, model_max_length=512).save_pretrained(aside)
+    BertTokenizer.from_pretrained(aside, model_max_length=512).save_pretrained(aside)
     torch.manual_seed(SEED)
     shape = BertConfig(
         vocab_size=learnt.get_vocab_size(), hidden_size=width, num_hidden_layers=layers,
@@ -158,7 +157,7 @@ def make_backbone(
 
 def corpus_of(sizes: Sizes, work: Path) -> str:
     """The corpus of texts; the tiny one is written here."""
-    if sizes.corpus == training.CORPUS:
+    if sizes.corpus == training_steps.CORPUS:
         return sizes.corpus
     path = work / sizes.corpus
     if not path.exists():
@@ -180,10 +179,10 @@ def texts_of(sizes: Sizes, work: Path, count: int = 0) -> list[str]:
 
 
 PEERS = {
-    "plain": training.PLAIN_PEER,
-    "full-dim": training.LAYERS_PEER,
-    "dims": training.EVERY_PEER,
-    "elastic": training.EVERY_PEER,
+    "plain": training_steps.PLAIN_PEER,
+    "full-dim": training_steps.LAYERS_PEER,
+    "dims": training_steps.EVERY_PEER,
+    "elastic": training_steps.EVERY_PEER,
 }
 
 
@@ -204,7 +203,7 @@ def step_rows(sizes: Sizes, device: str, work: Path, shape: str, name: str) -> I
     """One candidate's steps: their rate with batches that are ready, and with tokenising."""
     if name not in PEERS:
         needs("sentence_transformers")
-    setting = training.Setting(
+    setting = training_steps.Setting(
         sizes.batch, sizes.lengths, backbone(shape, sizes, work), corpus_of(sizes, work), device,
         bf16=True,
     )  # fmt: skip
@@ -214,9 +213,9 @@ def step_rows(sizes: Sizes, device: str, work: Path, shape: str, name: str) -> I
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     if name in PEERS:
-        step = training.m2dr_step(training.STEPS[name], setting)
+        step = training_steps.m2dr_step(training_steps.STEPS[name], setting)
     else:
-        step = training.peer_steps(setting)[name]()
+        step = training_steps.peer_steps(setting)[name]()
     ready, loss = step.make(), torch.zeros(())
 
     def steps() -> None:
@@ -315,14 +314,12 @@ def text_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Row
         needs("sentence_transformers")
     except MissingError as error:
         absent = error
-    kept: dict[str, NDArray[np.float32]] = {}
+    kept: encoding.Vectors = {}
     texts = texts_of(sizes, work, sizes.documents)
     model = backbone(shape, sizes, work)
     place = torch.device(device)
     rivals = encoding.rivals_of(model, texts, place, torch.bfloat16, kept, peers=absent is None)
-    for run in rivals.values():
-        run()
-    seconds = encoding.timed(max(2, sizes.rounds - 2), rivals)
+    seconds = in_turn(rivals, max(2, sizes.rounds - 2), warm_up=1)
     ours = median(seconds[encoding.OURS])
     for way, values in seconds.items():
         yield {
@@ -331,8 +328,8 @@ def text_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Row
         }  # fmt: skip
     if absent is not None:
         raise absent
-    cosines = encoding.cosines_of(kept[encoding.OURS], kept[encoding.PEER])
-    yield {"table": "agreement", "shape": shape, "least": float(cosines.min())}
+    same = cosines(kept[encoding.OURS], kept[encoding.PEER])
+    yield {"table": "agreement", "shape": shape, "least": float(same.min())}
 
 
 def token_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Row]:
@@ -380,12 +377,12 @@ class Corpus:
         return f"{self.documents:,} × {self.width}"
 
     @functools.cached_property
-    def originals(self) -> NDArray[np.float32]:
+    def originals(self) -> Floats:
         """The centres of its clusters."""
         return exact.sample(None, self.width)
 
     @functools.cached_property
-    def queries(self) -> NDArray[np.float32]:
+    def queries(self) -> Floats:
         """Not documents, but drawn as they are."""
         return exact.drawn(self.originals, self.sizes.queries, seed=10**6)
 
@@ -440,9 +437,8 @@ def exact_rows(corpus: Corpus, dim: int) -> Iterator[Row]:
     best = by_float64(corpus, dim, some, max(corpus.ks()))
     for k in corpus.ks():
         recall = recall_of(index.search(some, k), best, k)
-        times = seconds_of(
-            lambda k=k: index.search(corpus.queries, k), corpus.sizes.rounds, corpus.device
-        )
+        run = functools.partial(index.search, corpus.queries, k)
+        times = seconds_of(run, corpus.sizes.rounds, corpus.device)
         yield batch_row(corpus, dim, k, "m2dr exact", times, recall)
     yield single_row(corpus, dim, "m2dr exact", lambda query: index.search(query, 10))
 
@@ -470,9 +466,8 @@ def faiss_rows(corpus: Corpus, dim: int, engine: str = "flat") -> Iterator[Row]:
         if moved is not index and k > GPU_DEPTH:
             continue  # the processor would be measured
         recall = recall_of(moved.search(corpus.queries, k), truth.search(corpus.queries, k), k)
-        times = seconds_of(
-            lambda k=k: moved.search(corpus.queries, k), corpus.sizes.rounds, corpus.device
-        )
+        run = functools.partial(moved.search, corpus.queries, k)
+        times = seconds_of(run, corpus.sizes.rounds, corpus.device)
         yield batch_row(corpus, dim, k, name, times, recall)
     yield single_row(corpus, dim, name, lambda query: moved.search(query, 10))
     shutil.rmtree(folder, ignore_errors=True)
@@ -496,7 +491,7 @@ def dims_rows(corpus: Corpus) -> Iterator[Row]:
 
 
 def by_float64(
-    corpus: Corpus, dim: int, queries: NDArray[np.float32], k: int
+    corpus: Corpus, dim: int, queries: Floats, k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Scores and rows [Q, k] of a product in float64, block by block."""
     asked = torch.from_numpy(prefixes(queries, dim, "cosine")).to(corpus.device).double()
@@ -537,17 +532,11 @@ def batch_row(
     }  # fmt: skip
 
 
-def single_row(
-    corpus: Corpus, dim: int, engine: str, search: Callable[[NDArray[np.float32]], object]
-) -> Row:
+def single_row(corpus: Corpus, dim: int, engine: str, search: Callable[[Floats], object]) -> Row:
     """Milliseconds of single queries, one after the other."""
     asked = [corpus.queries[i : i + 1] for i in range(min(20, len(corpus.queries)))]
     search(asked[0])
-    times = []
-    for query in asked:
-        begun = time.perf_counter()
-        search(query)
-        times.append(1000 * (time.perf_counter() - begun))
+    times = [1000 * timed(functools.partial(search, query)) for query in asked]
     return {
         "table": "single", "corpus": corpus.name, "dim": dim, "k": 10, "engine": engine,
         "ms": times,

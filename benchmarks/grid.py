@@ -16,15 +16,19 @@ Needs the extras quickstart, cpu and compare.
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+from common import machine
+from timing import spread, table_head, table_row
 
 from m2dr.core.records import Cut
+from m2dr.core.requests import EvaluateRequest
 
 MODEL = "minilm"
 LAYERS, DIMS = tuple(range(1, 7)), (8, 16, 32, 64, 128, 256, 384)
@@ -66,14 +70,15 @@ def sample(name: str, documents: int, queries: int, folder: Path) -> Path:
 
 def ours(place: Path, cuts: str) -> None:
     """One evaluation from nothing, in this process."""
-    from m2dr.core.requests import EvaluateRequest
     from m2dr.tasks.evaluating.evaluate import evaluate
 
-    asked = {"layers": LAYERS, "dims": DIMS} if cuts == "grid" else {"layers": (6,), "dims": (384,)}
+    layers, dims = (LAYERS, DIMS) if cuts == "grid" else (LAYERS[-1:], DIMS[-1:])
     with tempfile.TemporaryDirectory() as out:
-        folders = {"root": Path(out) / "indexes", "out": Path(out) / "results"}
-        how = {"dtype": "fp32", "exits": "model"}
-        evaluate(EvaluateRequest((str(place),), (MODEL,), **how, **folders, **asked))
+        request = EvaluateRequest(
+            (str(place),), (MODEL,), layers=layers, dims=dims, dtype="fp32", exits="model",
+            root=Path(out) / "indexes", out=Path(out) / "results",
+        )  # fmt: skip
+        evaluate(request)
 
 
 def peer(place: Path, cut: Cut) -> None:
@@ -83,7 +88,7 @@ def peer(place: Path, cut: Cut) -> None:
     from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
     model = SentenceTransformer(str(get_model_path()), truncate_dim=cut.dim, device="cpu")
-    bert = model[0].auto_model
+    bert: Any = model[0].auto_model
     bert.encoder.layer = bert.encoder.layer[: cut.layer]
     rows = [row.split("\t") for row in (place / "qrels" / "test.tsv").read_text().splitlines()[1:]]
     relevant: dict[str, set[str]] = {}
@@ -91,11 +96,11 @@ def peer(place: Path, cut: Cut) -> None:
         if int(level) > 0:
             relevant.setdefault(query, set()).add(docid)
     queries = {one["_id"]: one["text"] for one in _jsonl(place / "queries.jsonl")}
-    corpus = {
+    corpus: dict[str, Any] = {
         one["_id"]: f"{one.get('title', '')} {one['text']}".strip()
         for one in _jsonl(place / "corpus.jsonl")
     }
-    asked = {query: queries[query] for query in relevant}
+    asked: dict[str, Any] = {query: queries[query] for query in relevant}
     InformationRetrievalEvaluator(
         asked, corpus, relevant, ndcg_at_k=[10], precision_recall_at_k=[100], write_csv=False
     )(model)
@@ -136,36 +141,33 @@ def table(args: argparse.Namespace) -> None:
     """Measure and print."""
     cuts = [Cut.parse(word) for word in args.peer_cuts.split(",")]
     print("# The cost of a grid of 6 layers × 7 dims\n")
-    print(f"{platform.machine()}, {os.cpu_count()} cores, fp32; at most {args.documents} documents")
+    print(f"{machine()}, fp32; at most {args.documents} documents")
     print(
         f"and {args.queries} queries of each corpus; medians of {args.times} rounds, with range.\n"
     )
-    print(
-        "| corpus | last layer alone, s | grid, s | times | peer's cuts, s | peer's grid | times |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    peers = ("peer's cuts, s", "peer's grid", "times")
+    print(table_head("corpus", "last layer alone, s", "grid, s", "times", *peers))
     totals = [0.0, 0.0, 0.0]
     with tempfile.TemporaryDirectory() as folder:
         for name in args.corpora.split(","):
             place = str(sample(name, args.documents, args.queries, Path(folder)))
             rounds = [(timed("last", place), timed("grid", place)) for _ in range(args.times)]
             last, grid = median(one for one, _ in rounds), median(two for _, two in rounds)
-            ratios = sorted(two / one for one, two in rounds)
+            times = [two / one for one, two in rounds]
             theirs = {cut: timed("peer", place, str(cut)) for cut in cuts}
-            peers = whole_grid(theirs)
+            theirs_all = whole_grid(theirs)
             shown = ", ".join(f"{cut} {value:.1f}" for cut, value in theirs.items())
-            print(
-                f"| {name} | {last:.1f} | {grid:.1f} | {median(ratios):.2f} ({ratios[0]:.2f}–"
-                f"{ratios[-1]:.2f}) | {shown} | {peers:.0f} | {peers / grid:.1f} |",
-                flush=True,
-            )
-            totals = [a + b for a, b in zip(totals, (last, grid, peers), strict=True)]
-    last, grid, peers = totals
-    print(
-        f"| together | {last:.1f} | {grid:.1f} | {grid / last:.2f} | | {peers:.0f} | "
-        f"{peers / grid:.1f} |"
-    )
+            print_row(name, last, grid, spread(times), shown, theirs_all)
+            totals = [a + b for a, b in zip(totals, (last, grid, theirs_all), strict=True)]
+    last, grid, theirs_all = totals
+    print_row("together", last, grid, f"{grid / last:.2f}", "", theirs_all)
     print("\nEvery time includes starting Python and loading the model; the peer's grid is scaled.")
+
+
+def print_row(name: str, last: float, grid: float, times: str, shown: str, theirs: float) -> None:
+    """Print a row of a corpus, or of all."""
+    ours = (f"{last:.1f}", f"{grid:.1f}", times)
+    print(table_row(name, *ours, shown, f"{theirs:.0f}", f"{theirs / grid:.1f}"), flush=True)
 
 
 def main() -> None:
@@ -176,7 +178,7 @@ def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "peer":
         peer(Path(sys.argv[2]), Cut.parse(sys.argv[3]))
         return
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--documents", type=int, default=20000, help="of each corpus, at most")
     parser.add_argument("--queries", type=int, default=100000, help="of each corpus, at most")
     parser.add_argument("--corpora", default=",".join(CORPORA))

@@ -17,14 +17,19 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the other environment has no m2dr
+    from numpy.typing import NDArray
 
 MODES = ("speed", "quality", "peer")
 QINT8 = {"file_name": "openvino/openvino_model_qint8_quantized.xml"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=MODES)
     parser.add_argument("names", nargs="*", help="of quality: CORPUS:SPLIT,SPLIT")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("M2DR_DATA", "data")))
@@ -63,7 +68,9 @@ def peer(asked: argparse.Namespace) -> None:
 def speed(asked: argparse.Namespace) -> None:
     import numpy as np
     import torch
-    from encoding import LARGE_BATCHES, TOKENS, _pairs, _row, built_in, cosines_of, rivals_of, timed
+    from common import built_in, cosines, machine
+    from encoding import IN_OPENVINO, LARGE_BATCHES, PEER, TOKENS, print_rates, rivals_of
+    from timing import in_turn, ratios, spread, table_row
 
     from m2dr.core.files import cache_folder
     from m2dr.data.loaders import open_dataset
@@ -76,7 +83,8 @@ def speed(asked: argparse.Namespace) -> None:
     model = asked.model or built_in()
     every = [each.content for each in open_dataset(str(asked.data / "beir/scifact")).documents()]
     texts = every[:: len(every) // asked.only][: asked.only]
-    layer, kept = read_card(model).layers, {}
+    layer = read_card(model).layers
+    kept: dict[str, NDArray[np.float32]] = {}
     source, runtime = quantized(DocumentSource(model, layer, "cpu", "auto", cache_folder()), every)
     encoder, tokenizer = source.open(runtime)
     encoder.card = replace(encoder.card, document_length=TOKENS)
@@ -84,32 +92,24 @@ def speed(asked: argparse.Namespace) -> None:
     def in_int8() -> None:
         kept["m2dr in int8"] = embed_texts(encoder, tokenizer, texts, "document", [layer])[0]
 
-    kinds = [torch.float32, source.multiplied]
     rivals = {"m2dr in int8": in_int8}
-    for kind in dict.fromkeys(kinds):
+    for kind in dict.fromkeys([torch.float32, source.multiplied]):
         ways = rivals_of(model, texts, torch.device("cpu"), kind, kept, True, ["openvino"])
         del ways[LARGE_BATCHES]
-        ours = ways.pop("m2dr in openvino")
+        ours = ways.pop(IN_OPENVINO)
         rivals |= {f"m2dr in OpenVINO, {kind}": ours} | ways
     with tempfile.TemporaryDirectory() as scratch:
         other = None
         if asked.peer:
             other = _begun(asked.peer, Path(scratch), model, texts, every[1::5][:300])
-            rivals["sentence-transformers in its int8"] = lambda: _answer(other)
-        for way in rivals.values():
-            way()
-        seconds = timed(asked.rounds, rivals)
+            rivals["sentence-transformers in its int8"] = partial(_answer, other)
+        seconds = in_turn(rivals, asked.rounds, warm_up=1)
         if other is not None:
-            other.stdin.close()
-            other.wait()
-    print(f"{len(texts)} documents of SciFact, cut at {TOKENS} tokens; {model}; ")
-    print(
-        f"{torch.get_num_threads()} threads\n\n| documents/s | median | spread |\n|---|---:|---:|"
-    )
-    for name, values in seconds.items():
-        print(_row(name, [len(texts) / value for value in values]))
+            other.communicate()
+    print(f"{len(texts)} documents of SciFact, cut at {TOKENS} tokens; {model}; {machine()}\n")
+    print_rates(seconds, len(texts))
     for name in list(rivals)[1:]:
-        print(_row(f"int8 / {name}", _pairs(seconds[name], seconds["m2dr in int8"]), 2))
+        print(table_row(f"int8 / {name}", spread(ratios(seconds[name], seconds["m2dr in int8"]))))
     torch_encoder = load(model)[0]
     lengths = np.array([len(row) for row in tokenize(encoder.card, tokenizer, texts, "document")])
     weights = sum(
@@ -125,8 +125,8 @@ def speed(asked: argparse.Namespace) -> None:
     )
     print(f"\nBare products, billion operations a second on as many threads: {bare}.")
     print(f"At that rate the products of the encoder take {share:.0%} of its time in int8.")
-    cosines = cosines_of(kept["m2dr in int8"], kept["sentence-transformers"])
-    print(f"Cosine to sentence-transformers: mean {cosines.mean():.4f}, least {cosines.min():.4f}.")
+    same = cosines(kept["m2dr in int8"], kept[PEER])
+    print(f"Cosine to sentence-transformers: mean {same.mean():.4f}, least {same.min():.4f}.")
 
 
 def _begun(
@@ -142,6 +142,8 @@ def _begun(
 
 def _answer(other: "subprocess.Popen[str]") -> None:
     """Wait for one round of the peer; its own start and end are those of this call."""
+    assert other.stdin is not None
+    assert other.stdout is not None
     other.stdin.write("\n")
     other.stdin.flush()
     while line := other.stdout.readline():
@@ -151,13 +153,14 @@ def _answer(other: "subprocess.Popen[str]") -> None:
 
 
 def quality(asked: argparse.Namespace) -> None:
+    from timing import table_head, table_row
+
     import m2dr
     from m2dr.model.checkpoint import read_card
 
     model = asked.model or "minilm"
     card = read_card(model)
-    print("| collection | " + " | ".join(f"{name}" for name in asked.dtypes) + " |")
-    print("|---|" + "---:|" * len(asked.dtypes))
+    print(table_head("collection", *asked.dtypes))
     for name in asked.names:
         corpus, _, splits = name.rpartition(":")
         for split in splits.split(","):
@@ -170,8 +173,8 @@ def quality(asked: argparse.Namespace) -> None:
                 )  # fmt: skip
                 (values,) = grid.cells.values()
                 scores.append(100 * values["nDCG@10"])
-            row = " | ".join(f"{score:.2f}" for score in scores)
-            print(f"| {Path(corpus).name} {split} | {row} |", flush=True)
+            shown = (f"{score:.2f}" for score in scores)
+            print(table_row(f"{Path(corpus).name} {split}", *shown), flush=True)
 
 
 if __name__ == "__main__":

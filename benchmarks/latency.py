@@ -10,39 +10,30 @@ are medians of the ratios within a turn. Needs the extras quickstart, onnx, open
 """
 
 import argparse
-import platform
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import faiss
 import numpy as np
-import torch
-from numpy.typing import NDArray
+from common import Floats, machine
 from sentence_transformers import SentenceTransformer
+from timing import ratios, table_head, table_row, timed
 
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import export_cut, load, read_card
 from m2dr.model.graphs import RUNTIMES
 from m2dr.tasks.encoder import QueryEncoder, embed_texts
 
-Vectors = NDArray[np.float32]
-Way = Callable[[str], object]
+Way = Callable[[str], Any]  # a query to scores and rows, or to its vector
 PEER = "sentence-transformers + FAISS"
 WARM_UP = 5
 
 
-def machine() -> str:
-    """What the figures were measured on."""
-    flags = [name for name, has in torch.cpu.get_capabilities().items() if has is True]
-    units = ", ".join(flag for flag in flags if flag.startswith(("avx", "amx")))
-    threads = torch.get_num_threads()
-    return f"{platform.machine()}, {threads} threads, torch {torch.__version__}, {units}, fp32"
-
-
-def flat_index(vectors: Vectors) -> "faiss.IndexFlatIP":
+def flat_index(vectors: Floats) -> "faiss.IndexFlatIP":
     """The documents as both sides search them."""
     faiss.cvar.distance_compute_blas_threshold = 1
     found = faiss.IndexFlatIP(vectors.shape[1])
@@ -50,14 +41,14 @@ def flat_index(vectors: Vectors) -> "faiss.IndexFlatIP":
     return found
 
 
-def normalised(vectors: Vectors) -> Vectors:
+def normalised(vectors: Floats) -> Floats:
     return np.ascontiguousarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
 def ours(encoder: QueryEncoder, index: "faiss.IndexFlatIP", k: int) -> Way:
     def search(text: str) -> object:
-        rows = encoder.tokenize([text], lambda _: None)
-        return index.search(normalised(encoder.embed(rows)), k)
+        vectors = encoder.embed(encoder.tokenize([text]), [text])
+        return index.search(normalised(vectors), k)
 
     return search
 
@@ -70,33 +61,30 @@ def theirs(model: SentenceTransformer, index: "faiss.IndexFlatIP", k: int) -> Wa
     return search
 
 
-def in_turn(
-    ways: dict[str, Callable[[str], object]], texts: Sequence[str], rounds: int
+def query_by_query(
+    ways: Mapping[str, Way], texts: Sequence[str], rounds: int
 ) -> dict[str, list[float]]:
-    """Milliseconds of each way in each round, the first rounds left out."""
+    """Milliseconds of each way in each round, a query each, the first rounds left out."""
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + WARM_UP):
-        text = texts[number % len(texts)]
+    for number in range(-WARM_UP, rounds):
         for name, way in ways.items():
-            begun = time.perf_counter()
-            way(text)
-            if number >= WARM_UP:
-                found[name].append(1000 * (time.perf_counter() - begun))
+            spent = timed(partial(way, texts[number % len(texts)]))
+            if number >= 0:
+                found[name].append(1000 * spent)
     return found
 
 
 def agree(ways: dict[str, Way], text: str) -> float:
     """The greatest difference of a score from the peer's."""
-    scores = {name: way(text)[0] for name, way in ways.items()}  # type: ignore[index]  # scores, rows
+    scores = {name: way(text)[0] for name, way in ways.items()}
     return max(float(np.abs(found - scores[PEER]).max()) for found in scores.values())
 
 
 def table(layer: int, times: dict[str, list[float]]) -> list[str]:
     lines = []
     for name, found in times.items():
-        ratio = median(peer / own for peer, own in zip(times[PEER], found, strict=True))
-        p95 = quantiles(found, n=20)[-1]
-        lines.append(f"| {layer} | {name} | {median(found):.2f} | {p95:.2f} | {ratio:.2f} |")
+        figures = (median(found), quantiles(found, n=20)[-1], median(ratios(times[PEER], found)))
+        lines.append(table_row(layer, name, *(f"{figure:.2f}" for figure in figures)))
     return lines
 
 
@@ -121,9 +109,9 @@ def main() -> None:
     }
     vectors = embed_texts(*load(asked.model, max(layers)), documents, "document", layers)
     repeated = np.arange(asked.documents) % len(documents)
-    print(f"# One query, {asked.documents:,} documents, k = {asked.k}\n\n{machine()}.\n")
+    print(f"# One query, {asked.documents:,} documents, k = {asked.k}\n\n{machine()}, fp32.\n")
     print(f"{asked.rounds} rounds of {len(texts)} queries of pydocs:stdlib; milliseconds.\n")
-    print(f"| layer | way | p50 | p95 | times as fast as {PEER} |\n|---|---|---|---|---|")
+    print(table_head("layer", "way", "p50", "p95", f"times as fast as {PEER}"))
     differences = []
     with tempfile.TemporaryDirectory() as scratch:
         for number, layer in enumerate(layers):
@@ -134,7 +122,7 @@ def main() -> None:
             ways = {PEER: theirs(peer, index, asked.k)}
             ways |= {n: ours(one, index, asked.k) for n, one in encoders[layer].items()}
             differences.append(agree(ways, texts[0]))
-            print("\n".join(table(layer, in_turn(ways, texts, asked.rounds))), flush=True)
+            print("\n".join(table(layer, query_by_query(ways, texts, asked.rounds))), flush=True)
     print(f"\nScores differ by {max(differences):.1e} at most.\n")
     shares(encoders, texts, asked.rounds, read_card(asked.model).layers)
 
@@ -146,21 +134,21 @@ def shares(
     print(
         "## The model alone\n\nA layer's p50 less n/L of the deepest one's, in the same rounds.\n"
     )
-    print("| runtime | layer | p50 | beyond n/L, p50 |\n|---|---|---|---|")
+    print(table_head("runtime", "layer", "p50", "beyond n/L, p50"))
     deepest = max(encoders)
     for name in encoders[deepest]:
         ways = {str(layer): embedding(encoders[layer][name], texts) for layer in encoders}
-        times = in_turn(ways, texts, rounds)
+        times = query_by_query(ways, texts, rounds)
         for layer in encoders:
             own, last = times[str(layer)], times[str(deepest)]
             beyond = median(a - b * layer / deepest for a, b in zip(own, last, strict=True))
-            print(f"| {name} | {layer} of {blocks} | {median(own):.2f} | {beyond:+.2f} |")
+            print(table_row(name, f"{layer} of {blocks}", f"{median(own):.2f}", f"{beyond:+.2f}"))
 
 
 def embedding(encoder: QueryEncoder, texts: Sequence[str]) -> Way:
     """Encoding alone: the token ids are made before."""
-    rows = {text: encoder.tokenize([text], lambda _: None) for text in texts}
-    return lambda text: encoder.embed(rows[text])
+    rows = {text: encoder.tokenize([text]) for text in texts}
+    return lambda text: encoder.embed(rows[text], [text])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from m2dr.core.records import Document, Judgement, ModelCard, Query
 from m2dr.core.settings import TrainSettings, read_train_settings
@@ -34,6 +35,7 @@ from m2dr.tasks.encoder import default_dims, document_layer, embed_texts, fitted
 from m2dr.tasks.training.fit import fit_texts, fit_texts_now
 from m2dr.tasks.training.train import train
 
+Settings = dict[str, Any]
 LAYERS = (1, 2, 3, 4, 5, 6)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")  # and the whole, which `plain` trains
 CUTS = (*DIAGONAL, "L1D384", "L3D384", "L5D32")  # what a separate model is trained for by default
@@ -44,7 +46,7 @@ POSITIVES = 8  # per training query at most; NFCorpus has 43
 ANSWERS, DISTRACTORS = 800, 700  # documents of a task: judged relevant, and others
 PAIRS = 1_000  # of a sentence task, drawn once
 
-RETRIEVAL = {
+RETRIEVAL: dict[str, Settings] = {
     "plain": {"refit": False},
     "mrl": {},
     "2dmse": {},
@@ -58,7 +60,7 @@ RETRIEVAL = {
     "elastic": {},
     "full-dim + heads": {"variant": "full-dim", "exit_head": "linear"},
 }
-FITTED = {
+FITTED: dict[str, Settings] = {
     "plain, refitted": {"variant": "plain", "refit": True},
     "full-dim, refitted": {"variant": "full-dim", "refit": True},
     "starbucks, refitted": {"variant": "starbucks", "refit": True},
@@ -71,7 +73,7 @@ FITTED = {
 }  # fmt: skip
 FITS = {"fit, 500 texts": 500, "fit, 4,000 texts": 4_000, "fit, 24,000 texts": 24_000}
 SEARCHED = "fit, searched documents"  # a fit for each task, on nothing else
-SENTENCES = {
+SENTENCES: dict[str, Settings] = {
     "plain": {"refit": False},
     "plain, refitted": {"variant": "plain", "refit": True},
     "mrl": {},
@@ -90,12 +92,14 @@ SENTENCES = {
     "mipic, no PIC": {"variant": "mipic", "pic": False},
     "mipic, full checkpoints": {"variant": "mipic", "full_checkpoints": True},
 }
-ALIGNMENT = {  # full-dim as the retrieval paper sets it: dot, temperature 1, CLS
+ALIGNMENT: dict[
+    str, Settings
+] = {  # full-dim as the retrieval paper sets it: dot, temperature 1, CLS
     "undivided": {"align_reduction": "mean"},
     "divided by the batch": {"align_reduction": "batch"},
     "none": {"align": "none"},
 }
-MIPIC = {  # CLS pooling; the temperature of the token relations
+MIPIC: dict[str, Settings] = {  # CLS pooling; the temperature of the token relations
     "mrl": {"variant": "mrl"},
     "mipic, τ .05": {"variant": "mipic", "relations_temperature": 0.05},
     "mipic, τ 1": {"variant": "mipic", "relations_temperature": 1.0},
@@ -104,7 +108,7 @@ MIPIC = {  # CLS pooling; the temperature of the token relations
     },
     "mipic, τ 1, [CLS] out": {"variant": "mipic", "relations_self": False},
 }  # fmt: skip
-BUDGET = {
+BUDGET: Settings = {
     "batch_size": 32,
     "learning_rate": 1e-4,
     "dropout": 0.0,
@@ -115,7 +119,7 @@ BUDGET = {
 }
 
 
-Found = dict[str, dict[str, dict[str, object]]]  # by kind, cut and task
+Found = dict[str, dict[str, dict[str, Any]]]  # by kind, cut and task
 Measure = Callable[[Path, ModelCard], Found]
 
 
@@ -191,7 +195,9 @@ def measure_retrieval(model: Path | str, tasks: Sequence[Task], card: ModelCard)
     """nDCG@10 of every layer and dim on every task, in the mean and by query."""
     encoder, tokenizer = checkpoint.load(model)
     encoder.card = card
-    dims, found, by_query = default_dims(card.width), {}, {}
+    dims = default_dims(card.width)
+    found: dict[str, dict[str, float]] = {}
+    by_query: dict[str, dict[str, Any]] = {}
     layers = [layer for layer in (0, *LAYERS) if card.lowest_layer <= layer <= card.layers]
     for task in tasks:
         sources = sorted({document_layer(card, layer) for layer in layers})
@@ -248,7 +254,7 @@ def fit_one(
     if path.exists():
         return
     seconds, begun = 0.0, time.monotonic()
-    found: dict[str, dict[str, dict[str, object]]] = {}
+    found: Found = {}
     for corpus, measure in parts:
         folder, taken = fit_on(corpus, texts, seed, out / "model")
         seconds += taken
@@ -287,7 +293,7 @@ def result_file(out: Path, name: str, seed: int) -> Path:
     return out / f"{name.replace(' ', '_').replace(',', '')}-{seed}.json"
 
 
-def write(path: Path, table: dict[str, object]) -> None:
+def write(path: Path, table: Settings) -> None:
     """Write a JSON file, whole."""
     aside = path.with_suffix(".partial")
     aside.write_text(json.dumps(table, indent=1), encoding="utf-8")
@@ -298,7 +304,7 @@ def run_one(
     out: Path,
     name: str,
     seed: int,
-    settings: dict[str, object],
+    settings: Settings,
     measure: Measure,
 ) -> None:
     """Train one model, measure it, keep the numbers and drop the weights; nothing if it is done."""
@@ -324,7 +330,9 @@ def retrieval(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out / "retrieval"
     corpus = training_file(arguments.data, out)
     tasks = list(retrieval_tasks(arguments.data))
-    common = {"corpus": str(corpus), "steps": arguments.steps, "align_reduction": "mean"}
+    common: Settings = {
+        "corpus": str(corpus), "steps": arguments.steps, "align_reduction": "mean",
+    }  # fmt: skip
     if not (out / "untrained-0.json").exists():
         card = read_card("minilm")
         found = measure_retrieval("minilm", tasks, _as_budgeted(card))
@@ -333,8 +341,12 @@ def retrieval(arguments: argparse.Namespace) -> None:
     def measured(folder: Path, card: ModelCard, tasks: Sequence[Task] = tasks) -> Found:
         return measure_retrieval(folder, tasks, card)
 
-    fits = {name: (texts, [(str(corpus), measured)]) for name, texts in FITS.items()}
-    alone = [(documents_of(task, out), partial(measured, tasks=[task])) for task in tasks]
+    fits: dict[str, tuple[int, list[tuple[str, Measure]]]] = {
+        name: (texts, [(str(corpus), measured)]) for name, texts in FITS.items()
+    }
+    alone: list[tuple[str, Measure]] = [
+        (documents_of(task, out), partial(measured, tasks=[task])) for task in tasks
+    ]
     fits[SEARCHED] = (ANSWERS + DISTRACTORS, alone)
     separate = _separate(ALL_CUTS if arguments.all_cuts else CUTS)
     for seed in range(13, 13 + arguments.seeds):
@@ -346,8 +358,8 @@ def retrieval(arguments: argparse.Namespace) -> None:
                 run_one(out, name, seed, common | changes, measured)
 
 
-def _separate(cuts: Sequence[str]) -> dict[str, dict[str, object]]:
-    found = {}
+def _separate(cuts: Sequence[str]) -> dict[str, Settings]:
+    found: dict[str, Settings] = {}
     for cut in cuts:
         layer, dim = (int(number) for number in cut[1:].split("D"))
         found[f"separate {cut}"] = {"variant": "separate", "layers": [layer], "dims": [dim]}
@@ -360,8 +372,8 @@ def wanted(name: str, arguments: argparse.Namespace) -> bool:
 
 
 def _as_budgeted(card: ModelCard) -> ModelCard:
-    lengths = {"query_length": BUDGET["query_length"], "document_length": BUDGET["document_length"]}
-    return replace(card, **lengths)
+    lengths = (BUDGET["query_length"], BUDGET["document_length"])
+    return replace(card, query_length=lengths[0], document_length=lengths[1])
 
 
 def sentences(arguments: argparse.Namespace) -> None:
@@ -371,7 +383,7 @@ def sentences(arguments: argparse.Namespace) -> None:
     folder = arguments.data / "sts"
     files = [folder / f"{name}-test.tsv" for name in ("stsb", "sick", "sts12", "sts13", "sts14")]
     corpus = f"{folder / 'stsb-train.tsv'},{folder / 'sick-train.tsv'}"
-    common = {"corpus": corpus, "steps": arguments.steps}
+    common: Settings = {"corpus": corpus, "steps": arguments.steps}
     if not (out / "untrained-0.json").exists():
         found = measure_sentences("minilm", files, _as_budgeted(read_card("minilm")))
         table = {"settings": {"name": "untrained", "seed": 0}, **found}
@@ -394,7 +406,7 @@ def alignment(arguments: argparse.Namespace) -> None:
     out, folder = arguments.out / "alignment", str(arguments.data / "beir" / "nfcorpus")
     out.mkdir(parents=True, exist_ok=True)
     task = _task("nfcorpus", folder, "test")
-    common = {
+    common: Settings = {
         "variant": "full-dim", "corpus": folder, "steps": arguments.steps, "batch_size": 16,
         "pooling": "cls", "similarity": "dot", "temperature": 1.0, "weight_decay": 0.0,
         "query_length": 32, "document_length": 96, "dropout": None,
@@ -413,7 +425,7 @@ def mipic(arguments: argparse.Namespace) -> None:
     out, folder = arguments.out / "mipic", arguments.data / "sts"
     out.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}-test.tsv" for name in ("stsb", "sick", "sts12", "sts13", "sts14")]
-    common = {
+    common: Settings = {
         "corpus": f"{folder / 'stsb-train.tsv'},{folder / 'sick-train.tsv'}", "loss": "simcse",
         "steps": arguments.steps, "batch_size": 16, "pooling": "cls", "dropout": 0.1,
         "learning_rate": 2e-5, "head_learning_rate": 2e-5, "schedule": "cosine", "warmup": 0.0,

@@ -71,9 +71,11 @@ def gaps(results: Results, name: str, cuts: Sequence[str]) -> list[float]:
     """Mean difference to the separate models on some cuts, of each seed that has them all."""
     found = []
     for seed in results.seeds(name):
-        pairs = [(results.cells[name][seed].get(c), bar(results, c, seed)) for c in cuts]
-        if all(ours is not None and theirs is not None for ours, theirs in pairs):
-            found.append(fmean(ours - theirs for ours, theirs in pairs))
+        bars = [bar(results, cut, seed) for cut in cuts]
+        cells = results.cells[name][seed]
+        if None not in bars and all(cut in cells for cut in cuts):
+            pairs = zip(cuts, bars, strict=True)
+            found.append(fmean(cells[cut] - (alone or 0.0) for cut, alone in pairs))
     return found
 
 

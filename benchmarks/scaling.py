@@ -4,14 +4,14 @@
 
 Encoding hours are documents over the measured rate, on one such machine and shared by several; a
 scan's latency is documents × dim over the measured multiply-adds per second of one query alone.
-Gpu hours, never measured here, come from arithmetic: the multiply-adds of a document over a
-share of the rate of the gpu, both of which are printed.
+Hours of a GPU, never measured here, come from arithmetic: the multiply-adds of a document over a
+share of the rate of the GPU, both of which are printed.
 """
 
 import argparse
 from collections.abc import Iterator
 
-from m2dr.evaluation.costs import bytes_per_document
+from timing import table_head, table_row
 
 CORPORA = {
     "1 M": 1_000_000,
@@ -19,8 +19,8 @@ CORPORA = {
     "100 M": 100_000_000,
     "1 B": 1_000_000_000,
 }
-KEPT = {"flat": "f32", "flat-f16": "f16", "int8": "int8", "binary": "binary"}
-WHOLE = 384  # coordinates of the store
+BITS = {"flat": 32, "flat-f16": 16, "int8": 8, "bits1": 1}  # of a dim
+WIDTH = 384  # dims of the store
 
 
 def size(count: float) -> str:
@@ -49,27 +49,26 @@ def rows(arguments: argparse.Namespace) -> Iterator[str]:
         "multiply-adds/s."
     )
     yield (
-        f"Arithmetic: {arguments.multiply_adds / 1e9:.2f} G multiply-adds per document, so a gpu "
+        f"Arithmetic: {arguments.multiply_adds / 1e9:.2f} G multiply-adds per document, so a GPU "
         f"of {arguments.card_rate:,.0f} TFLOP/s at {arguments.card_share:.0%} would encode "
         f"{per_second:,.0f} documents/s, if texts can be read and tokenised as fast."
     )
     yield ""
-    yield "| documents | store, f16 | encode, this machine | 16 of them | one gpu | 8 gpus |"
-    yield "|---|---|---|---|---|---|"
+    machines = ("encode, this machine", "16 of them", "one GPU", "8 GPUs")
+    yield table_head("documents", "store, f16", *machines)
     for name, count in CORPORA.items():
         here = count / arguments.documents_per_second
         there = count / per_second
         cells = (hours(here), hours(here / 16), hours(there), hours(there / 8))
-        yield f"| {name} | {size(2 * WHOLE * count)} | {' | '.join(cells)} |"
+        yield table_row(name, size(2 * WIDTH * count), *cells)
     yield ""
-    yield "| documents | dim | flat | flat-f16 | int8 | binary | one scan by this machine |"
-    yield "|---|---|---|---|---|---|---|"
+    yield table_head("documents", "dim", *BITS, "one scan by this machine")
     for name, count in CORPORA.items():
         for dim in (384, 128, 32):
-            sizes = [size(count * bytes_per_document(dim, kept)) for kept in KEPT.values()]
+            sizes = [size(count * dim * bits / 8) for bits in BITS.values()]
             scan = 1000 * count * dim / arguments.scan_rate
             shown = f"{scan:,.0f} ms" if scan < 10_000 else hours(scan / 1000)
-            yield f"| {name} | {dim} | {' | '.join(sizes)} | {shown} |"
+            yield table_row(name, dim, *sizes, shown)
 
 
 def main() -> None:
@@ -80,7 +79,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="of a document, at most")
     parser.add_argument("--machine", default="two CPU cores with AVX2, fp32")
     parser.add_argument("--multiply-adds", type=float, default=1.52e9, help="of one document")
-    parser.add_argument("--card-rate", type=float, default=990, help="bf16 TFLOP/s of the gpu")
+    parser.add_argument("--card-rate", type=float, default=990, help="bf16 TFLOP/s of the GPU")
     parser.add_argument("--card-share", type=float, default=0.3)
     for line in rows(parser.parse_args()):
         print(line)

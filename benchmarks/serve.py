@@ -16,8 +16,6 @@ default. Prints Markdown; `--seconds 3 --rounds 1` tries it out.
 import argparse
 import asyncio
 import json
-import os
-import platform
 import socket
 import subprocess
 import sys
@@ -27,9 +25,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import psutil
+from common import machine
+from timing import table_head, table_row
 
 CORPUS, MODEL, DIM, K = "pydocs:stdlib", "minilm", 128, 10
 OURS = {"m2dr serve": (), "  no batches": ("--batch-size", "1"), "  fp32": ("--dtype", "fp32")}
@@ -57,7 +58,8 @@ def peer(port: int, layers: Sequence[int], root: Path) -> None:
     models = {}
     for layer in layers:
         model = SentenceTransformer(str(find_folder(MODEL)), truncate_dim=DIM, device="cpu")
-        model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:layer]
+        bert: Any = model[0].auto_model
+        bert.encoder.layer = bert.encoder.layer[:layer]
         models[layer] = model
     app = FastAPI()
 
@@ -123,8 +125,8 @@ def client(port: int, clients: int, seconds: float, most: int, layer: int) -> No
 @contextmanager
 def server(words: Sequence[str], port: int, path: str) -> Iterator[psutil.Process]:
     """Start a server, and wait until it answers."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    started = subprocess.Popen([sys.executable, *words], **quiet)
+    quiet = subprocess.DEVNULL
+    started = subprocess.Popen([sys.executable, *words], stdout=quiet, stderr=quiet)
     try:
         for _ in range(300):
             time.sleep(0.5)
@@ -140,13 +142,13 @@ def server(words: Sequence[str], port: int, path: str) -> Iterator[psutil.Proces
         started.wait(60)
 
 
-def asked(port: int, clients: int, seconds: float, most: int, layer: int) -> dict[str, object]:
+def asked(port: int, clients: int, seconds: float, most: int, layer: int) -> dict[str, Any]:
     """Run the clients in a process of their own."""
     words = ["--client", port, clients, seconds, most, layer]
     found = subprocess.run(
         [sys.executable, __file__, *map(str, words)], capture_output=True, check=True
     )
-    answer: dict[str, object] = json.loads(found.stdout)
+    answer: dict[str, Any] = json.loads(found.stdout)
     return answer
 
 
@@ -164,7 +166,9 @@ def encode(root: Path) -> None:
     )
 
 
-def measure(options: argparse.Namespace, ports: dict[str, int], running: dict[str, object]) -> None:
+def measure(
+    options: argparse.Namespace, ports: dict[str, int], running: dict[str, psutil.Process]
+) -> None:
     """Ask each server in turn, and print the tables."""
     rates: dict[tuple[str, int], list[float]] = {}
     times: dict[tuple[str, int], list[float]] = {}
@@ -183,28 +187,29 @@ def measure(options: argparse.Namespace, ports: dict[str, int], running: dict[st
                 rates.setdefault((name, layer), []).append(count / found["seconds"])
                 work.setdefault((name, layer), []).append(1000 * spent / count)
                 times.setdefault((name, layer), []).extend(found["times"])
-    print("| server | layer | requests/s | of the peer's | p50 | p95 | p99 | cpu per request |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    titles = ("requests/s", "of the peer's", "p50", "p95", "p99", "cpu per request")
+    print(table_head("server", "layer", *titles))
     for layer in options.layers:
         for name in ports:
             rate = rates[name, layer]
             pairs = zip(rate, rates[PEER, layer], strict=True)
             ratio = median(mine / theirs for mine, theirs in pairs)
-            p50, p95, p99 = np.percentile(times[name, layer], [50, 95, 99]) * 1000
-            print(
-                f"| {name} | {layer} | {median(rate):,.0f} | {ratio:.2f} | {p50:.1f} ms | "
-                f"{p95:.1f} ms | {p99:.1f} ms | {median(work[name, layer]):.2f} ms |"
-            )
+            percentiles = np.percentile(times[name, layer], [50, 95, 99]) * 1000
+            spans = [
+                *(f"{each:.1f} ms" for each in percentiles),
+                f"{median(work[name, layer]):.2f} ms",
+            ]
+            print(table_row(name, layer, f"{median(rate):,.0f}", f"{ratio:.2f}", *spans))
     print(f"\nRequests that failed: {failures}.")
 
 
 def memory(options: argparse.Namespace, port: int, process: psutil.Process) -> None:
     """Print the memory that a server keeps while it answers very many requests."""
-    print("\n| requests | resident memory |\n|---:|---:|")
+    print(f"\n{table_head('requests', 'resident memory')}")
     done, step = 0, max(1, options.requests // 5)
     while True:
         time.sleep(RETURNING)
-        print(f"| {done:,} | {process.memory_info().rss / 2**20:,.0f} MB |", flush=True)
+        print(table_row(f"{done:,}", f"{process.memory_info().rss / 2**20:,.0f} MB"), flush=True)
         if done >= options.requests:
             return
         found = asked(port, options.clients, 10**6, step, options.layers[0])
@@ -250,8 +255,8 @@ def compare(options: argparse.Namespace) -> None:
     words[PEER] = [
         __file__, "--peer", str(ports[PEER]), "--indexes", str(options.indexes), "--layers", *layers
     ]  # fmt: skip
-    print(f"{platform.machine()}, {os.cpu_count()} cores; {options.clients} clients, "
-          f"{options.rounds} rounds of {options.seconds:g} s; L*D{DIM}, k = {K}\n")  # fmt: skip
+    rounds = f"{options.rounds} rounds of {options.seconds:g} s"
+    print(f"{machine()}; {options.clients} clients, {rounds}; L*D{DIM}, k = {K}\n")
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(

@@ -123,7 +123,7 @@ def measured(corpus: str, split: str, args: argparse.Namespace, tag: str) -> Ite
 
 def main() -> None:
     """Print a page."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpora", nargs="+")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--model", default="minilm")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core import requests
-from m2dr.core.errors import UserError
+from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
 from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, request_of, takes
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from m2dr.tasks.evaluating.pick import Choice
     from m2dr.tasks.training.mine import MineReport
 
-__all__ = ["Encoder", "EvaluatedGrid", "Index", "UserError", "evaluate", "fit", "mine",
-           "open_index", "train"]  # fmt: skip
+__all__ = ["Encoder", "EvaluatedGrid", "Index", "Interrupted", "UserError", "evaluate", "fit",
+           "mine", "open_index", "train"]  # fmt: skip
 
 open_index = Index.open
 Named = str | PathLike[str]

@@ -7,6 +7,7 @@ Needs playwright and a Chromium on the PATH. Pictures are reduced to 256 colours
 keeps them below 150 KB.
 """
 
+import argparse
 import shutil
 import sys
 from io import BytesIO
@@ -58,4 +59,6 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("address", help="of the running server")
+    main(parser.parse_args().address)

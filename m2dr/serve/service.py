@@ -156,7 +156,7 @@ class ServedIndex:
             Refused: somebody else made the vectors, and no model encodes documents.
         """
         if layer not in self._at or (side == "document" and self._at[layer].query_model):
-            raise Refused(422, f"No model embeds documents of {self.corpus}.", "input_type")
+            raise Refused(422, f"No model embeds documents of {self.corpus}.", "side")
         return self.index.encoders.of(self._at[layer])
 
     def document_layer(self, layer: int) -> int:

@@ -74,9 +74,11 @@ def main() -> None:
         both = np.concatenate([full - full.mean(0), prefix - prefix.mean(0)])
         whole, short = np.split(plane(both, given.by), 2)
         axes = figure.add_subplot(height, columns, place + 1)
-        axes.scatter(*whole.T, s=12, color=MODELS[0], label=str(full.shape[1]))
-        hollow = {"facecolors": "none", "edgecolors": MODELS[1]}
-        axes.scatter(*short.T, s=14, marker="^", label=f"first {given.dim}", **hollow)
+        axes.scatter(whole[:, 0], whole[:, 1], s=12, color=MODELS[0], label=str(full.shape[1]))
+        axes.scatter(
+            short[:, 0], short[:, 1], s=14, marker="^", label=f"first {given.dim}",
+            facecolors="none", edgecolors=MODELS[1],
+        )  # fmt: skip
         dress(axes)
         axes.set(xticks=[], yticks=[])
         axes.set_aspect("equal", adjustable="datalim")

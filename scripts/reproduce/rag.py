@@ -107,12 +107,12 @@ class Generator:
                 "config.json."
             )
         try:
-            self.model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+            model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{folder} opens as no causal language model: {reason}") from error
-        self.model.to(self.device).eval()
+        self.model = model.to(self.device).eval()
         self.room = int(self.model.config.max_position_embeddings) - tokens
 
     def answer(self, question: str, contexts: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 python scripts/reproduce/verdicts.py OUT/small > PAGE.md
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -47,4 +48,6 @@ def page(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="of the results of a scale")
+    sys.stdout.write(page(parser.parse_args().folder))

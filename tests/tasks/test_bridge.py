@@ -99,7 +99,7 @@ def test_a_server_answers_by_the_query_model(search: Search, model: str, tmp_pat
         hits = server.hits(query="read the file", k=5)
         (served,) = server.get("/models").json["indexes"]
         refused = server.post("/v1/embeddings", {"input": "read", "model": served["model"],
-                                                 "input_type": "document"})  # fmt: skip
+                                                 "side": "document"})  # fmt: skip
 
     assert (hits, served["layers"]) == (expected, [0, 1])
     own = {cut["layer"]: cut["multiply_adds"] for cut in served["costs"]}

@@ -1,9 +1,9 @@
 """What a training step costs: the loss alone, and whole steps against each other and a peer.
 
-    python benchmarks/training.py loss  > benchmarks/training_loss_HOST.md
-    python benchmarks/training.py steps > benchmarks/training_steps_HOST.md
-    python benchmarks/training.py objective > benchmarks/training_objective_HOST.md
-    python benchmarks/training.py cache > benchmarks/training_cache_HOST.md
+    python benchmarks/training_steps.py loss  > benchmarks/training_loss_HOST.md
+    python benchmarks/training_steps.py steps > benchmarks/training_steps_HOST.md
+    python benchmarks/training_steps.py objective > benchmarks/training_objective_HOST.md
+    python benchmarks/training_steps.py cache > benchmarks/training_cache_HOST.md
 
 `loss` runs each case in a process of its own, so that its peak memory is its own. `steps` runs one
 step of every candidate in turn, round after round, and compares within a round: what else the
@@ -14,40 +14,34 @@ process that may not have more than 4 GiB. Needs the extras quickstart and compa
 
 import argparse
 import json
-import platform
 import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
-from memory import peak_memory
+from common import machine
+from timing import in_turn, peak_memory, ratios, table_head, table_row, timed
 from torch import Tensor
 
 from m2dr.core.settings import read_train_settings
+from m2dr.tasks.training.recipe import recipe_of
 from m2dr.tasks.training.train import Setup, prepare
 from m2dr.training.losses import contrastive
+from m2dr.training.objective import EncodedBatch, Objective
 from m2dr.training.scores import prefix_scores
+from m2dr.training.terms import StepTerms
 
 LAYERS, WIDTH, DIMS = 12, 768, (32, 64, 128, 256, 512, 768)
 DOCUMENTS = 8  # of each query: one positive, seven negatives
 CORPUS = "pydocs:stdlib"
-
-
-def machine() -> str:
-    """What the figures were measured on."""
-    flags = [name for name, has in torch.cpu.get_capabilities().items() if has is True]
-    return (
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"{', '.join(flag for flag in flags if flag.startswith(('avx', 'amx')))}, fp32"
-    )
 
 
 def ours(queries: Tensor, documents: Tensor, excluded: Tensor) -> Tensor:
@@ -76,37 +70,34 @@ def run_loss(way: str, batch: int, times: int) -> dict[str, float]:
     small = (queries[:, :2].detach().requires_grad_(), documents[:, :4].detach())
     WAYS[way](*small, excluded[:2, :4]).backward()  # the libraries' own memory is not the loss's
     before = peak_memory()
-    found = []
-    for _ in range(times):
+    losses = []
+
+    def step() -> None:
         queries.grad = documents.grad = None
-        begun = time.perf_counter()
         loss = WAYS[way](queries, documents, excluded)
         loss.backward()
-        found.append(time.perf_counter() - begun)
+        losses.append(float(loss.detach()))
+
+    found = [timed(step) for _ in range(times)]
     peak = peak_memory() - before
-    return {"seconds": median(found), "mib": peak / (1 << 20), "loss": float(loss.detach())}
+    return {"seconds": median(found), "mib": peak / (1 << 20), "loss": losses[-1]}
 
 
-def loss_table() -> None:
+def loss_table(times: int, batches: Sequence[int]) -> None:
     """Each case in a process of its own, in turn."""
     print(
         f"# The loss at {LAYERS} layers × {len(DIMS)} dims of {WIDTH}\n\n{machine()}. Forward and"
     )
-    print(
-        "backward of the contrastive loss at every cut; the median of 5 processes each, 3 at 128.\n"
-    )
-    print("| queries | documents | way | seconds | peak MiB | times slower | times the memory |")
-    print("|---|---|---|---|---|---|---|")
-    for batch in (32, 128):
-        rounds = [{way: _alone(way, batch) for way in WAYS} for _ in range(5 if batch < 100 else 3)]
+    print(f"backward of the contrastive loss at every cut; the median of {times} processes each.\n")
+    costs = ("seconds", "peak MiB", "times slower", "times the memory")
+    print(table_head("queries", "documents", "way", *costs))
+    for batch in batches:
+        rounds = [{way: _alone(way, batch) for way in WAYS} for _ in range(times)]
         best = {way: _medians([one[way] for one in rounds]) for way in WAYS}
         for way, found in best.items():
-            slower = found["seconds"] / best["ours"]["seconds"]
-            more = found["mib"] / best["ours"]["mib"]
-            print(
-                f"| {batch} | {DOCUMENTS * batch} | {way} | {found['seconds']:.3f} | "
-                f"{found['mib']:,.0f} | {slower:.1f} | {more:.1f} |"
-            )
+            times_more = (f"{found[key] / best['ours'][key]:.1f}" for key in ("seconds", "mib"))
+            seconds, mib = f"{found['seconds']:.3f}", f"{found['mib']:,.0f}"
+            print(table_row(batch, DOCUMENTS * batch, way, seconds, mib, *times_more))
         same = abs(best["ours"]["loss"] - best["naive"]["loss"]) / abs(best["naive"]["loss"])
         print(f"\nLosses differ by {same:.1e} of themselves at {batch} queries.\n")
 
@@ -183,6 +174,12 @@ BOTH_PEER = "sentence-transformers, Matryoshka2dLoss"
 EVERY_PEER = "sentence-transformers, Matryoshka2dLoss of all layers"
 
 
+def tokens_of(setup: Setup, chosen: Sequence[Any]) -> int:
+    """Tokens of a batch, padding not counted."""
+    texts: Any = setup.batch(chosen)["texts"]
+    return sum(int(mask.sum()) for _, mask, _ in texts)
+
+
 def m2dr_step(changes: Mapping[str, object], setting: Setting) -> Step:
     """One whole step: texts to tokens, forward, backward, optimiser."""
     setup = setting.prepared(changes)
@@ -199,8 +196,7 @@ def m2dr_step(changes: Mapping[str, object], setting: Setting) -> Step:
             loss, _ = module(**made)
         return _stepped(loss, optimiser)
 
-    tokens = sum(int(mask.sum()) for _, mask, _ in setup.batch(chosen)["texts"])
-    return Step(make, run, tokens)
+    return Step(make, run, tokens_of(setup, chosen))
 
 
 def _stepped(loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
@@ -213,7 +209,7 @@ def _stepped(loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
 def peer_steps(setting: Setting) -> dict[str, Callable[[], Step]]:
     """The same batch through sentence-transformers' losses; each is made when it is called."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import (
+    from sentence_transformers.sentence_transformer.losses import (
         AdaptiveLayerLoss,
         Matryoshka2dLoss,
         MultipleNegativesRankingLoss,
@@ -223,7 +219,7 @@ def peer_steps(setting: Setting) -> dict[str, Callable[[], Step]]:
 
     setup = setting.prepared({})
     chosen = [setup.examples[i] for i in range(setting.batch)]
-    tokens = sum(int(mask.sum()) for _, mask, _ in setup.batch(chosen)["texts"])
+    tokens = tokens_of(setup, chosen)
     sides = (
         ([group.query.text for group in chosen], setting.lengths[0]),
         ([group.positive.content for group in chosen], setting.lengths[1]),
@@ -276,21 +272,14 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
     candidates = {name: m2dr_step(changes, setting) for name, changes in STEPS.items()}
     peers = peer_steps(setting)
     candidates |= {name: peers[name]() for name in (PLAIN_PEER, BOTH_PEER, LAYERS_PEER)}
-    for step in candidates.values():
-        step()
-    found: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, step in candidates.items():
-            begun = time.perf_counter()
-            step()
-            found[name].append(time.perf_counter() - begun)
+    found = in_turn(candidates, rounds, warm_up=1)
     print(f"# A training step, {batch} pairs of {CORPUS}\n\n{machine()}. MiniLM, queries of up to")
     print(f"{lengths[0]} and documents of up to {lengths[1]} tokens, no dropout. Median of")
     print(f"{rounds} rounds; ratios within a round, with their quartiles.\n")
-    print("| step | seconds | to plain | to mrl |\n|---|---|---|---|")
+    print(table_head("step", "seconds", "to plain", "to mrl"))
     for name, times in found.items():
         cells = [_ratio(times, found[base]) for base in ("plain", "mrl")]
-        print(f"| {name} | {median(times):.2f} | {' | '.join(cells)} |")
+        print(table_row(name, f"{median(times):.2f}", *cells))
     pairs = (
         (BOTH_PEER, "2dmse-v1"),
         (BOTH_PEER, "elastic"),
@@ -298,37 +287,33 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
         (LAYERS_PEER, "elastic"),
         (PLAIN_PEER, "plain"),
     )
-    print("\n| peer | against | times slower |\n|---|---|---|")
+    print(f"\n{table_head('peer', 'against', 'times slower')}")
     for peer, own in pairs:
-        print(f"| {peer} | {own} | {_ratio(found[peer], found[own])} |")
+        print(table_row(peer, own, _ratio(found[peer], found[own])))
 
 
 def objective_table(rounds: int, batch: int) -> None:
     """The loss and its gradient on vectors [L, B, H] of MiniLM's shape."""
-    from m2dr.tasks.training.recipe import recipe_of
-    from m2dr.training.objective import EncodedBatch
-
     print(f"# The loss of each recipe, {batch} pairs, 6 layers of 384\n\n{machine()}. Forward and")
     print(f"backward on given vectors; median of {rounds}, with quartiles.\n")
-    print("| recipe | milliseconds |\n|---|---|")
+    print(table_head("recipe", "milliseconds"))
     for name, changes in STEPS.items():
         objective = recipe_of(read_train_settings(None, (), dict(changes))).objective()
         asked, shape = objective.at(0), (len(objective.at(0).layers), batch, 384)
         torch.manual_seed(13)
-        vectors = [torch.randn(shape, requires_grad=True) for _ in range(2)]
-        sides = EncodedBatch(*vectors, torch.zeros(batch, batch, dtype=torch.bool))
-        times = []
-        for _ in range(rounds):
-            begun = time.perf_counter()
-            objective(asked, sides)[0].backward()
-            times.append(1000 * (time.perf_counter() - begun))
-        low, middle, high = quantiles(times, n=4)
-        print(f"| {name} | {middle:.1f} ({low:.1f} to {high:.1f}) |")
+        queries, documents = (torch.randn(shape, requires_grad=True) for _ in range(2))
+        sides = EncodedBatch(queries, documents, torch.zeros(batch, batch, dtype=torch.bool))
+        step = partial(_backward, objective, asked, sides)
+        low, middle, high = quantiles([1000 * timed(step) for _ in range(rounds)], n=4)
+        print(table_row(name, f"{middle:.1f} ({low:.1f} to {high:.1f})"))
+
+
+def _backward(objective: Objective, asked: StepTerms, sides: EncodedBatch) -> None:
+    objective(asked, sides)[0].backward()
 
 
 def _ratio(times: list[float], base: list[float]) -> str:
-    ratios = [a / b for a, b in zip(times, base, strict=True)]
-    low, middle, high = quantiles(ratios, n=4)
+    low, middle, high = quantiles(ratios(times, base), n=4)
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
@@ -344,10 +329,11 @@ def cache_table(batch: int, steps: int) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)  # ourselves
         curves[name] = json.loads(done.stdout)
     print(f"# {batch} pairs in one batch\n\n{machine()}. full-dim on MiniLM, no dropout, documents")
-    print("of up to 128 tokens.\n\n| way | peak resident GiB | loss by step |\n|---|---|---|")
+    print("of up to 128 tokens.\n")
+    print(table_head("way", "peak resident GiB", "loss by step"))
     for name, found in curves.items():
         losses = " ".join(f"{loss:.6f}" for loss in found["losses"])
-        print(f"| {name} | {found['gib']:.2f} | {losses} |")
+        print(table_row(name, f"{found['gib']:.2f}", losses))
     a, b = (found["losses"] for found in curves.values())
     print(f"\nLargest difference: {max(abs(x - y) / y for x, y in zip(a, b, strict=True)):.1e}")
 
@@ -394,9 +380,9 @@ def main() -> None:
     elif a.what == "curve":
         curve(a.batch, a.steps, a.held, a.limit)
     elif a.what == "loss":
-        loss_table()
+        loss_table(a.rounds, [a.batch] if a.batch else [32, 128])
     elif a.what == "objective":
-        objective_table(max(a.rounds, 21), a.batch or 32)
+        objective_table(3 * a.rounds, a.batch or 32)
     elif a.what == "cache":
         cache_table(a.batch or 512, a.steps)
     else:

@@ -1,0 +1,63 @@
+"""Every benchmark and script starts, and those that take seconds on tiny sizes run."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHARED = {"common", "timing", "gpu_cases"}  # what the others import
+PYTHON = [
+    *(path for path in sorted((ROOT / "benchmarks").glob("*.py")) if path.stem not in SHARED),
+    *(path for path in sorted((ROOT / "scripts" / "reproduce").glob("*.py"))
+      if "__main__" in path.read_text(encoding="utf-8")),
+    *(ROOT / "scripts" / name for name in ("export_check", "page_pictures.py", "pyserini_check", "ranx_check")),
+]  # fmt: skip
+SHELL = [ROOT / "scripts" / name for name in ("on_a_gpu", "quickstart")]
+TINY = {
+    "engines.py": "vectors.npy --dim 16 --engine flat hnsw bits1 --count 20 --singles 3",
+    "exact.py": "--documents 3000 --queries 20 --width 32 --k 10 --rounds 1",
+    "filters.py": "--documents 2000 --rounds 1",
+    "scaling.py": "--documents-per-second 40 --scan-rate 5e9",
+    "training_steps.py": "objective --batch 4 --rounds 1",
+}
+
+
+def run(words: Sequence[object], cwd: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [*map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", [*PYTHON, *SHELL], ids=lambda path: path.name)
+def test_it_starts(path: Path, tmp_path: Path) -> None:
+    program = "bash" if path in SHELL else sys.executable
+
+    assert run([program, path, "--help"], tmp_path)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_it_prints_a_table_of_tiny_sizes(name: str, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(2000, 32))
+    np.save(tmp_path / "vectors.npy", vectors.astype(np.float32))
+
+    printed = run([sys.executable, ROOT / "benchmarks" / name, *TINY[name].split()], tmp_path)
+
+    assert "|---|" in printed
+
+
+def test_every_case_of_a_gpu_runs_on_a_processor(tmp_path: Path) -> None:
+    words = "training encoding search --device cpu --tiny --out"
+
+    printed = run(
+        [sys.executable, ROOT / "benchmarks" / "gpu.py", *words.split(), tmp_path], tmp_path
+    )
+
+    assert printed.count(" 0 failed") == 3
