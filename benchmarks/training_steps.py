@@ -1,6 +1,6 @@
 """What a training step costs: the loss alone, and whole steps against each other and a peer.
 
-    python benchmarks/training_steps.py loss  > benchmarks/training_loss_HOST.md
+    python benchmarks/training_steps.py loss --rounds 3 > benchmarks/training_loss_HOST.md
     python benchmarks/training_steps.py steps > benchmarks/training_steps_HOST.md
     python benchmarks/training_steps.py objective > benchmarks/training_objective_HOST.md
     python benchmarks/training_steps.py cache > benchmarks/training_cache_HOST.md
