@@ -146,7 +146,7 @@ def fit(
         overwrite: whether to begin again in a folder that is in use.
         corpus: as `train` takes it.
         columns: as `train` takes them.
-        settings: those of `m2dr fit --help`, such as backbone, texts or inputs.
+        settings: those of `m2dr fit --help`, such as backbone, texts or rotation.
 
     Returns:
         The fitted model, all layers and dims.
