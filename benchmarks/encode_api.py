@@ -9,6 +9,9 @@ round, so that what else the machine does falls on both; ratios are within a rou
 """
 
 import argparse
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch, as the command m2dr does
 
 import numpy as np
 import torch

@@ -20,6 +20,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch, as the command m2dr does
+
 import numpy as np
 import torch
 from common import built_in, cosines, machine

@@ -10,12 +10,15 @@ are medians of the ratios within a turn. Needs the extras quickstart, onnx, open
 """
 
 import argparse
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch, as the command m2dr does
 
 import faiss
 import numpy as np

@@ -1,13 +1,10 @@
 """Times of rivals that take turns, memory, and tables in Markdown, without any package."""
 
-import os
 import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the cores to others
 
 Rivals = Mapping[str, Callable[[], object]]
 Times = dict[str, list[float]]
