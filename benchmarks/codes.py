@@ -63,7 +63,7 @@ def quality(
         with tempfile.TemporaryDirectory() as folder:
             place, turned = Path(folder) / "layer-01", documents @ by.T
             store = write_store(place, [turned], len(turn), docids, shard_rows=len(docids))
-            for dim in args.dims:
+            for dim in dict.fromkeys((len(turn), *args.dims)):  # losses are to the full vectors
                 for engine in ROWS:
                     index = open_index(build_index(store, dim, engine))
                     values = []
