@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core.analyzer import Analyzer, language_of
+from m2dr.core.arrays import Array, Bools, Floats
 from m2dr.core.files import write_bytes
 from m2dr.core.records import Document, Ranking, Run
 from m2dr.index.searchable import Docids, Rows, Scores, Searchable, encode_docids
-from m2dr.index.vectors import Floats, check_depth
+from m2dr.index.vectors import check_depth
 
 BM25 = "bm25.safetensors"
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
@@ -59,7 +59,7 @@ class Bm25:
     """
 
     def __init__(
-        self, tensors: Mapping[str, NDArray[Any]], docids: Docids, language: str, digest: str = ""
+        self, tensors: Mapping[str, Array], docids: Docids, language: str, digest: str = ""
     ) -> None:
         self._tensors, self.docids = tensors, docids
         self.language, self.digest = language, digest
@@ -246,7 +246,7 @@ class Hybrid:
     vectors: Searchable
     bm25: Bm25
     weight: float
-    unfit: NDArray[np.bool_] | None = None
+    unfit: Bools | None = None
 
     def ranked(
         self,

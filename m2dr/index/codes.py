@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from m2dr.core.arrays import Float32, Floats
 from m2dr.core.records import Similarity
 from m2dr.index.faiss import ENGINES, empty_index, train_index
-from m2dr.index.vectors import Floats, prefixes
+from m2dr.index.vectors import prefixes
 
 AGAIN = "+"  # the end of a code whose best documents are scored again by the stored vectors
 
@@ -31,7 +29,7 @@ def bytes_of(name: str, dim: int) -> int:
 
 def learn_code(
     name: str, dim: int, similarity: Similarity, rows: Floats
-) -> Callable[[Floats], NDArray[np.float32]]:
+) -> Callable[[Floats], Float32]:
     """Learn a code from documents, and return what it leaves of vectors.
 
     Args:
@@ -53,10 +51,8 @@ def learn_code(
     index = empty_index(engine, recipe, dim)
     train_index(index, prefixes(rows, dim, similarity), recipe)
 
-    def decoded(vectors: Floats) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = index.sa_decode(
-            index.sa_encode(prefixes(vectors, dim, similarity))
-        )
+    def decoded(vectors: Floats) -> Float32:
+        found: Float32 = index.sa_decode(index.sa_encode(prefixes(vectors, dim, similarity)))
         return found
 
     return decoded

@@ -20,21 +20,20 @@ from threading import Barrier, Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32, Floats, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.records import F32, Run, Similarity
 from m2dr.index.faiss import load_faiss
 from m2dr.index.filters import Filter
 from m2dr.index.searchable import Docids, Rows, Scores, Searchable, hits_of, run_of
 from m2dr.index.store import HASHED_BYTES, Store
-from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
+from m2dr.index.vectors import check_depth, check_queries, prefixes
 
 if TYPE_CHECKING:
     from torch import Tensor
-Longs = NDArray[np.int64]
 Blocks = Iterable[tuple[int, Any]]  # the row at which it begins, and vectors: an array or a tensor
-Decode = Callable[[Floats], NDArray[np.float32]]  # what a code leaves of vectors
+Decode = Callable[[Floats], Float32]  # what a code leaves of vectors
 
 KEPT_BYTES = 2**27  # prefixes that take no more, as float32, stay in memory between queries
 FEW = 64  # queries whose product with a tile is too short to be one matrix product
@@ -106,7 +105,7 @@ class ExactIndex(Searchable):
             prefixes(self.store.rows(rows[np.isinf(scores)]), self.dim, "dot")
         return scores, rows
 
-    def _search(self, queries: NDArray[np.float32], k: int) -> tuple[Scores, Rows]:
+    def _search(self, queries: Float32, k: int) -> tuple[Scores, Rows]:
         """Return scores and rows, [Q, k], among those that are searched."""
         scan = partial(_scan, documents=self.documents, dims=(self.dim,), k=k, device=self.device)
         if self._kept is None:
@@ -142,7 +141,7 @@ class ExactIndex(Searchable):
         return list(self._blocks())
 
     @cached_property
-    def _inverse(self) -> NDArray[np.float32] | None:
+    def _inverse(self) -> Float32 | None:
         """One over the length of each prefix [N]; None for dot."""
         if self._similarity == "dot":
             return None
@@ -177,7 +176,7 @@ def grid_top_k(
     k: int,
     similarity: Similarity,
     device: str = "cpu",
-    places: Longs | None = None,
+    places: Int64 | None = None,
     codes: Mapping[tuple[int, str], Decode] = _NO_CODES,
 ) -> list[dict[tuple[int, str], tuple[Scores, Rows]]]:
     """Search for several sets of queries by each prefix and code, in one pass over the documents.
@@ -277,7 +276,7 @@ def prefix_runs(
     }
 
 
-def _queries(queries: Floats, dim: int) -> NDArray[np.float32]:
+def _queries(queries: Floats, dim: int) -> Float32:
     """Return queries [Q, at least dim] as float32, refusing those too short or not finite."""
     array = np.asarray(queries, np.float32)
     check_queries(array, dim)
@@ -285,15 +284,15 @@ def _queries(queries: Floats, dim: int) -> NDArray[np.float32]:
 
 
 def _scan(
-    sets: Sequence[NDArray[np.float32]],
+    sets: Sequence[Float32],
     blocks: Callable[[], Blocks],
     documents: int,
     dims: Sequence[int],
     k: int,
     similarity: Similarity,
     device: str,
-    places: Longs | None = None,
-    inverse: NDArray[np.float32] | None = None,
+    places: Int64 | None = None,
+    inverse: Float32 | None = None,
     codes: Mapping[tuple[int, str], Decode] = _NO_CODES,
 ) -> list[dict[tuple[int, str], tuple[Scores, Rows]]]:
     """Compare sets of queries [Q, H], not normalised, with N documents, as `grid_top_k` does.
@@ -536,7 +535,7 @@ def _compiled() -> Callable[..., bool] | None:
 
 
 def _enter(
-    products: Scores, factors: Scores, scales: Scores, first: int, places: Longs, keys: Longs
+    products: Scores, factors: Scores, scales: Scores, first: int, places: Int64, keys: Int64
 ) -> bool:
     """Let documents into heaps of keys, the least at the root; return whether scores are numbers.
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core import files
+from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.manifest import EXITS, STORE, Label, StoreManifest
@@ -84,7 +84,7 @@ def digest_of_exits(folder: Path) -> str:
     return files.json_sha256(asdict(read_exits_record(folder)))
 
 
-def sampled_rows(documents: int, most: int = MOST) -> NDArray[np.int64]:
+def sampled_rows(documents: int, most: int = MOST) -> Int64:
     """Return the rows of the documents of a fit, evenly spread and increasing.
 
     >>> sampled_rows(10, 4).tolist()
@@ -106,7 +106,7 @@ class StateFile:
 
     texts: str
     encoding: str
-    states: NDArray[np.float32]
+    states: Float32
 
     def write(self, folder: Path, number: int) -> None:
         """Write the file of a shard, complete or not at all."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core import files
+from m2dr.core.arrays import Float32, Floats, Int64
 from m2dr.core.errors import UserError, counted, missing, nearest
 from m2dr.core.records import Similarity
 from m2dr.index.filters import Filter
@@ -31,7 +31,7 @@ from m2dr.index.manifest import (
 )
 from m2dr.index.searchable import Docids, Rows, Scores, Searchable, read_docids
 from m2dr.index.store import HASHED_BYTES, Store, open_store
-from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
+from m2dr.index.vectors import check_depth, check_queries, prefixes
 
 SearchParams = tuple[tuple[str, int], ...]  # name and value of what is chosen at search time
 
@@ -512,13 +512,11 @@ class BinaryIndex:
         """Number of documents."""
         return int(self.binary.ntotal)
 
-    def add(self, vectors: NDArray[np.float32]) -> None:
+    def add(self, vectors: Float32) -> None:
         """Add documents [n, dim]."""
         self.binary.add(np.packbits(vectors > 0, axis=1))
 
-    def search(
-        self, queries: NDArray[np.float32], k: int, params: Any = None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def search(self, queries: Float32, k: int, params: Any = None) -> tuple[Float32, Int64]:
         """Search for the best k; a score is the share of equal bits less that of the others.
 
         Returns:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError, suggestion
 from m2dr.core.files import atomic_path, sha256_of
 from m2dr.core.records import Fields
@@ -255,7 +255,7 @@ def type_named(name: str) -> Any:
     return next(kind for kind in kinds if str(kind) == name)
 
 
-def matching(path: Path, wanted: Filter) -> NDArray[np.int64]:
+def matching(path: Path, wanted: Filter) -> Int64:
     """Return the rows of the documents that fit a filter, increasing.
 
     Raises:

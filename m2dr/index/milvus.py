@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from m2dr.core.arrays import Floats
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
@@ -27,7 +28,7 @@ from m2dr.index.filters import FIELDS, Filter, field_types, type_named, values
 from m2dr.index.manifest import DIGITS, Label
 from m2dr.index.searchable import Hits, Rows, Scores, Searchable
 from m2dr.index.store import Store
-from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
+from m2dr.index.vectors import check_depth, check_queries, prefixes
 
 Hit = tuple[float, int, str]  # score, row and docid
 

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32, Floats, Int64
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, Ranking, Run
 from m2dr.index.filters import Filter
 from m2dr.index.manifest import IndexManifest, Label, StoreManifest
-from m2dr.index.vectors import Floats, check_depth, check_queries
+from m2dr.index.vectors import check_depth, check_queries
 
 if TYPE_CHECKING:
     from m2dr.index.milvus import CollectionManifest
 
-Scores = NDArray[np.float32]
-Rows = NDArray[np.int64]
+Scores = Float32
+Rows = Int64
 Found = TypeVar("Found")
 Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
 
