@@ -26,7 +26,8 @@ from words import as_folder, encode
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.measures import Evaluator
 from m2dr.index.codes import CODES
-from m2dr.index.faiss import ENGINES, BinaryIndex, build_index, empty_index, open_index, train_index
+from m2dr.index.engines import ENGINES, empty_index, train_index
+from m2dr.index.faiss import build_index, open_index
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store, text_digests
 from m2dr.index.vectors import prefixes
@@ -34,7 +35,7 @@ from m2dr.training.linear_fit import fit_rotation
 
 MEASURE = "nDCG@10"
 DIMS = (384, 256, 128, 64)
-ROWS = (*(CODES[name] for name in CODES if name != "f16"), "pq", "binary")
+ROWS = (*(CODES[name] for name in CODES if name != "f16"), "pq")
 BUDGETS = (16, 32, 64)
 
 
@@ -50,9 +51,7 @@ def store_of(folder: Path, docids: list[str], vectors: np.ndarray) -> Store:
 
 def size(engine: str, dim: int) -> int:
     """Return the bytes of a document."""
-    row = ENGINES[engine]
-    index = empty_index(row, row.recipe(10**6, dim), dim)
-    return index.binary.code_size if isinstance(index, BinaryIndex) else index.sa_code_size()
+    return empty_index(ENGINES[engine](10**6, dim).factory, dim).sa_code_size()
 
 
 def quality(corpus: str, split: str, args: argparse.Namespace) -> tuple[str, dict]:
@@ -85,11 +84,10 @@ def quality(corpus: str, split: str, args: argparse.Namespace) -> tuple[str, dic
 
 def scan(engine: str, dim: int, rows: int, repeats: int = 21) -> float:
     """Return the median milliseconds of one query's 100 best of made rows."""
-    row, generator = ENGINES[engine], np.random.default_rng(0)
-    recipe = row.recipe(rows, dim)
-    index = empty_index(row, recipe, dim)
+    factory, generator = ENGINES[engine](rows, dim).factory, np.random.default_rng(0)
+    index = empty_index(factory, dim)
     train_index(
-        index, prefixes(generator.standard_normal((16384, dim), np.float32), dim, "cosine"), recipe
+        index, prefixes(generator.standard_normal((16384, dim), np.float32), dim, "cosine"), factory
     )
     for _ in range(0, rows, 50_000):
         index.add(prefixes(generator.standard_normal((50_000, dim), np.float32), dim, "cosine"))

@@ -24,7 +24,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.index.faiss import ENGINES, FaissIndex, build_index, load_faiss, open_index
+from m2dr.index.engines import ENGINES
+from m2dr.index.faiss import FaissIndex, build_index, open_index
+from m2dr.index.library import load_faiss
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 
@@ -42,10 +44,7 @@ SETTINGS: dict[str, tuple[dict[str, int], ...]] = {
     "hnsw": ({"efSearch": 16}, {"efSearch": 256}),
     **{name: ({"rescore": 0},) for name in ("bits4", "bits2", "bits1")},
     "pq": ({"rescore": 10},),
-    "opq": ({"rescore": 10},),
     "ivf-pq": ({"rescore": 10},),
-    "binary": ({"rescore": 0}, {"rescore": 50}),
-    "binary-hnsw": ({"rescore": 50, "efSearch": 512},),
 }
 
 
@@ -222,7 +221,7 @@ def compare(source, dims, engines, queries, count, singles, out, scratch) -> Non
 @main.command()
 @SOURCE
 @click.option("--dim", type=int, default=128, show_default=True)
-@engines_option(["flat", "int8", "ivf", "hnsw", "ivf-pq", "binary"])
+@engines_option(["flat", "int8", "ivf", "hnsw", "ivf-pq", "bits1"])
 @click.option("--size", "sizes", type=int, multiple=True, default=(10_000, 100_000, 1_000_000))
 @QUERIES
 @COUNT

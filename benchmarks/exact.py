@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from m2dr.index.exact import ExactIndex, grid_top_k
-from m2dr.index.faiss import load_faiss
+from m2dr.index.library import load_faiss
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 from m2dr.index.vectors import prefixes

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.measures import Evaluator
+from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
-from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.tasks.encoder import Side, default_dims, embed_texts
 from m2dr.training.linear_fit import fit_rotation

@@ -25,7 +25,8 @@ from m2dr.core.analyzer import Analyzer, language_of
 from m2dr.core.arrays import Array, Bools, Floats
 from m2dr.core.files import write_bytes
 from m2dr.core.records import Document, Ranking, Run
-from m2dr.index.searchable import Docids, Rows, Scores, Searchable, encode_docids
+from m2dr.index.docids import Docids, encode_docids
+from m2dr.index.searchable import Rows, Scores, Searchable
 from m2dr.index.vectors import check_depth
 
 BM25 = "bm25.safetensors"

@@ -31,6 +31,7 @@ from m2dr.core.files import (
     write_bytes,
     write_record,
 )
+from m2dr.index.docids import Docids, encode_docids, read_docids
 from m2dr.index.filters import FIELDS, Filter, matching
 from m2dr.index.manifest import (
     DIGESTS,
@@ -46,7 +47,6 @@ from m2dr.index.manifest import (
     built_indexes,
     store_folders,
 )
-from m2dr.index.searchable import Docids, encode_docids, read_docids
 from m2dr.index.vectors import FORMATS
 
 # Shapes in this file: n rows.

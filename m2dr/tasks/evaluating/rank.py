@@ -39,9 +39,9 @@ from m2dr.evaluation.runs import write_qrels, write_run
 from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
 from m2dr.index.bm25 import Bm25, blended
 from m2dr.index.codes import AGAIN, learn_code
+from m2dr.index.engines import training_rows
 from m2dr.index.exact import Decode, grid_top_k, scores_of
 from m2dr.index.exit_files import digest_of_exits
-from m2dr.index.faiss import training_rows
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype

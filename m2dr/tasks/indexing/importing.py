@@ -23,12 +23,13 @@ from m2dr.data.dataset import Dataset
 from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors, open_vectors, read_ids
 from m2dr.index import manifest
+from m2dr.index.engines import check_engine
 from m2dr.index.exit_files import (
     drop_exits,
     fitting_exits,
     sampled_rows,
 )
-from m2dr.index.faiss import build_index, check_engine
+from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.importing import open_pyserini
 from m2dr.index.store import (
@@ -118,7 +119,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     for dim in dims:
         if dim > vectors.width:
             raise UserError(f"Dim {dim} was asked for; {vectors.path} has {vectors.width}.")
-        check_engine(request.engine, "", dim, card.similarity)
+        check_engine(request.engine, "", dim)
     sampled = min(request.sample, len(source.rows)) if dataset and request.model else 0
     if dataset and sampled:
         _try(request, source, dataset, card, layer)

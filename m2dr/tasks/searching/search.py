@@ -31,9 +31,10 @@ from m2dr.data.memory import Columns, Passages, changed
 from m2dr.data.qrels import read_topics
 from m2dr.evaluation.runs import interpolated, read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25, Hybrid
+from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.exit_files import fitting_exits, no_exits
-from m2dr.index.faiss import ENGINES, on_gpu, open_index
+from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import FIELDS, Filter, Value, field_types, typed
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.manifest import (
