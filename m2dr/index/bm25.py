@@ -259,8 +259,8 @@ class Hybrid:
     ) -> Run:
         """Rank as `Searchable.ranked`, by the sum of `blended`; rankings have both scores."""
         check_depth(k)
-        documents, own = self.vectors, (drop or {})
-        rows_of = documents.docids.find(own.values()) if own else {}
+        documents, own, all_docids = self.vectors, (drop or {}), self.bm25.docids
+        rows_of = all_docids.find(own.values()) if own else {}
         rankings = dict[str, Ranking]()
         depth = min(max(k, DEPTH) + bool(own), documents.deepest)
         hits = zip(*documents.search(queries, depth), strict=True) if depth else repeat(_NONE)
@@ -273,7 +273,7 @@ class Hybrid:
             kept = (rows >= 0) & (rows != dropped)
             scores, rows = scores[kept], rows[kept]
             best, totals = blended(words, scores, rows, self.weight, k)
-            docids = documents.docids.take(best)
+            docids = all_docids.take(best)
             ranking = Ranking.of(docids, totals, k)
             by_vectors = np.full_like(words, np.nan)
             by_vectors[rows] = scores

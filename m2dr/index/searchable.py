@@ -71,6 +71,8 @@ class Manifest(Protocol):
     def layer(self) -> int: ...
     @property
     def label(self) -> Label: ...
+    @property
+    def docids(self) -> str: ...
 
 
 class Searchable(ABC):
@@ -142,6 +144,17 @@ class Searchable(ABC):
         Raises:
             UserError: the fields of the documents are not known, or the filter does not fit them.
         """
+
+    def with_search_params(self, search_params: Mapping[str, int]) -> "Searchable":
+        """Return the same index with other parameters of searching, by name.
+
+        Raises:
+            UserError: there is no such parameter; only the engines of FAISS have some.
+        """
+        if search_params:
+            names = ", ".join(search_params)
+            raise UserError(f"--search-param {names} was given, and this way to search has none.")
+        return self
 
     def warnings(self, query: Cut) -> list[str]:
         """Return sentences that say why rankings of `query` may be worse than the model allows."""

@@ -15,7 +15,7 @@ from m2dr.core.requests import IndexRequest, PushRequest
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
 from m2dr.index.faiss import build_index
-from m2dr.index.milvus import PushResult, Server, milvus_engine, push
+from m2dr.index.milvus import PushResult, Server, check_milvus_engine, push
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
@@ -193,7 +193,7 @@ def push_indexes(request: PushRequest) -> PushReport:
         Interrupted: Ctrl-C; what was written is kept.
     """
     begun = time.monotonic()
-    milvus_engine(request.engine)
+    check_milvus_engine(request.engine)
     model = request.model or model_for(request.corpus, request.root)
     card = read_card(model)
     corpus = open_corpus(request.corpus).name
