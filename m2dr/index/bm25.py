@@ -33,8 +33,8 @@ BM25 = "bm25.safetensors"
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
 _DTYPES = {"words": np.uint8, "starts": np.int64, "rows": np.int32, "weights": np.float32}
 _NONE: Any = (np.empty(0, np.float32), np.empty(0, np.int64))  # scores and rows
-_LOOKED_AT = 500  # documents whose language is looked at
-DEPTH = 1000  # documents of the vectors' ranking that a hybrid reads
+_LANGUAGE_SAMPLE = 500  # documents whose language is looked at
+HYBRID_DEPTH = 1000  # documents of the vectors' ranking that a hybrid reads
 # Lucene's stop words of English.
 STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
@@ -92,7 +92,7 @@ class Bm25:
         from scipy.sparse import csr_array
 
         stream, docids = iter(documents), list[str]()
-        first = list(islice(stream, _LOOKED_AT))
+        first = list(islice(stream, _LANGUAGE_SAMPLE))
         language = language or language_of(document.content for document in first)
         analyzer = _analyzer(language)
         numbers: dict[str, int] = {}
@@ -262,7 +262,7 @@ class Hybrid:
         documents, own, all_docids = self.vectors, (drop or {}), self.bm25.docids
         rows_of = all_docids.find(own.values()) if own else {}
         rankings = dict[str, Ranking]()
-        depth = min(max(k, DEPTH) + bool(own), documents.deepest)
+        depth = min(max(k, HYBRID_DEPTH) + bool(own), documents.deepest)
         hits = zip(*documents.search(queries, depth), strict=True) if depth else repeat(_NONE)
         for name, text, (scores, rows) in zip(query_ids, texts, hits, strict=False):
             words, dropped = self.bm25.scores(text), rows_of.get(own.get(name, ""), -1)

@@ -23,7 +23,7 @@ from m2dr.core.errors import UserError, suggestion
 from m2dr.core.files import atomic_path, sha256_of
 from m2dr.core.records import Fields
 
-EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
+FILTER_EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
 Value = str | int | float | bool
 Compare = Callable[[str, str, Sequence[Any]], Any]  # of a field, a sign, and values
 Join = Callable[[str, Sequence[Any]], Any]  # of and, or, not, and conditions
@@ -56,7 +56,7 @@ class Filter:
             made = cls(text, source, ast.parse(source, mode="eval").body)
             _translated(made._tree, source, lambda *_: None, lambda *_: None)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise UserError(f"{text[:200]!r} is no filter, such as {EXAMPLE}") from None
+            raise UserError(f"{text[:200]!r} is no filter, such as {FILTER_EXAMPLE}") from None
         return made
 
     def expression(self, types: Mapping[str, Any]) -> Any:
@@ -169,7 +169,7 @@ def _bound(name: str, sign: str, texts: Sequence[str], types: Mapping[str, Any])
 
 FIELDS = "fields.parquet"
 MOST_FIELDS = 1000  # of a corpus; those that come later are left out
-_BATCH = 2**16  # rows of fields that are read or written at once
+_ROWS_AT_ONCE = 2**16  # rows of fields that are read or written at once
 # Not read as numbers: codes with zeros in front, whole numbers that float64 rounds, and words.
 _CODES, _ODD = r"^-?0\d", r"^-?\d{16,}$|(?i:nan|inf)"
 
@@ -188,7 +188,7 @@ def write_fields(path: Path, rows: Iterable[Fields]) -> str:
 
     columns: dict[str, list[Any]] = {}  # chunks of texts
     count, left = 0, iter(rows)
-    while batch := [dict(fields) for fields in islice(left, _BATCH)]:
+    while batch := [dict(fields) for fields in islice(left, _ROWS_AT_ONCE)]:
         for name in dict.fromkeys(name for fields in batch for name in fields):
             if name not in columns and len(columns) < MOST_FIELDS:
                 columns[name] = [pa.nulls(count, pa.string())]

@@ -30,7 +30,6 @@ DIGESTS = "digests.bin"
 MANIFEST = "manifest.json"
 INDEX = "index"  # this name and the next are those that pyserini's FaissSearcher opens
 INDEX_DOCIDS = "docid"
-EXITS = "exits"  # folder of the exits that were fitted on the documents, beside the stores
 NEW, OLD = ".new", ".old"  # ends of the names of folders that a sync of changed documents uses
 DIGITS = 12  # of the fingerprint, in folder names and in messages
 IMPORTED = "imported"  # the runtime of vectors that another tool made

@@ -36,8 +36,7 @@ from m2dr.evaluation.grid import (
 )
 from m2dr.evaluation.measures import Evaluator, RowEvaluator, drop_own, overall
 from m2dr.evaluation.runs import write_qrels, write_run
-from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
-from m2dr.index.bm25 import Bm25, blended
+from m2dr.index.bm25 import HYBRID_DEPTH, Bm25, blended
 from m2dr.index.codes import AGAIN, learn_code
 from m2dr.index.engines import training_rows
 from m2dr.index.exact import Decode, grid_top_k, scores_of

@@ -293,10 +293,10 @@ def encode_stores(
     plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
     stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
-    if exits and dataset.document_count < exit_files.FEWEST:
+    if exits and dataset.document_count < exit_files.FEWEST_DOCUMENTS:
         exits = False
         if not _is_begun(home):
-            few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST}"
+            few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST_DOCUMENTS}"
             say(f"No exits are fitted, because {few}; m2dr index fit does it all the same")
     folder = (
         exit_files.exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None

@@ -25,6 +25,7 @@ from m2dr.data.vectors import Vectors, open_vectors, read_ids
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
 from m2dr.index.exit_files import (
+    EXITS_FOLDER,
     drop_exits,
     fitting_exits,
     sampled_rows,
@@ -245,7 +246,7 @@ def neighbours_kept(vectors: Floats, dim: int, similarity: Similarity) -> float:
 def _begin_home(home: Path, card: ModelCard, rotation: Floats | None) -> None:
     """Write what belongs to vectors without a model in place of what another import left."""
     home.mkdir(parents=True, exist_ok=True)
-    drop_exits(home / manifest.EXITS)
+    drop_exits(home / EXITS_FOLDER)
     (home / ROTATION).unlink(missing_ok=True)
     write_record(home / CARD_FILE, card)
     if rotation is not None:
