@@ -110,31 +110,22 @@ class FaissIndex(Searchable):
         # FAISS selects no rows on a gpu.
         return replace(self, rows=store.matching(wanted), store=store, gpu=None)
 
-    def search(
-        self, queries: Floats, k: int, search_params: Mapping[str, int] | None = None
-    ) -> tuple[Scores, Rows]:
-        """See Searchable.
-
-        Args:
-            queries: [Q, at least dim], not normalised.
-            k: documents per query.
-            search_params: as `with_search_params` takes them, for this search.
-        """
+    def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
+        """See Searchable."""
         check_depth(k)
         check_queries(queries, self.dim)
-        index = self.with_search_params(search_params) if search_params else self
         prepared, k = prefixes(queries, self.dim, self.manifest.similarity), min(k, self.documents)
         if not len(prepared) or not k:
             return np.empty((len(prepared), k), np.float32), np.empty((len(prepared), k), np.int64)
         if self.rows is None or self.exact:
-            return index._searched(prepared, k)
+            return self._searched(prepared, k)
         # A graph, or a few lists, may miss the documents that a filter lets through, and some
         # engines heed no selector.
         scan = ExactIndex(self.store or open_store(self.store_folder), self.dim, rows=self.rows)
         if self.documents <= SCANNED:
             return scan.search(queries, k)
         try:
-            scores, rows = index._searched(prepared, k)
+            scores, rows = self._searched(prepared, k)
         except RuntimeError:
             return scan.search(queries, k)
         short = (rows < 0).any(axis=1)
