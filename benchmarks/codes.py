@@ -27,22 +27,21 @@ from words import as_folder, encode
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.measures import Evaluator
 from m2dr.index.codes import CODES
-from m2dr.index.faiss import ENGINES, BinaryIndex, build_index, empty_index, open_index, train_index
+from m2dr.index.engines import ENGINES, empty_index, train_index
+from m2dr.index.faiss import build_index, open_index
 from m2dr.index.vectors import prefixes
 from m2dr.training.linear_fit import fit_rotation
 
 MEASURE = "nDCG@10"
 DIMS = (384, 256, 128, 64)
-ROWS = (*(CODES[name] for name in CODES if name != "f16"), "pq", "binary")
+ROWS = (*(CODES[name] for name in CODES if name != "f16"), "pq")
 BUDGETS = (16, 32, 64)
 Key = tuple[bool, str, int]  # rotated, engine, dim
 
 
 def size(engine: str, dim: int) -> int:
     """Return the bytes of a document."""
-    found = ENGINES[engine]
-    index = empty_index(found, found.recipe(10**6, dim), dim)
-    return int(index.binary.code_size if isinstance(index, BinaryIndex) else index.sa_code_size())
+    return int(empty_index(ENGINES[engine](10**6, dim).factory, dim).sa_code_size())
 
 
 def quality(
@@ -79,11 +78,10 @@ def quality(
 
 def scan(engine: str, dim: int, rows: int, repeats: int = 21) -> float:
     """Return the median milliseconds of one query's 100 best of made rows."""
-    kind, generator = ENGINES[engine], np.random.default_rng(0)
-    recipe = kind.recipe(rows, dim)
-    index = empty_index(kind, recipe, dim)
+    factory, generator = ENGINES[engine](rows, dim).factory, np.random.default_rng(0)
+    index = empty_index(factory, dim)
     train_index(
-        index, prefixes(generator.standard_normal((16384, dim), np.float32), dim, "cosine"), recipe
+        index, prefixes(generator.standard_normal((16384, dim), np.float32), dim, "cosine"), factory
     )
     for _ in range(0, rows, 50_000):
         index.add(prefixes(generator.standard_normal((50_000, dim), np.float32), dim, "cosine"))

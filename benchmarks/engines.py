@@ -23,7 +23,9 @@ from common import Floats, machine, write_store
 from numpy.typing import NDArray
 from timing import table_head, table_row, timed
 
-from m2dr.index.faiss import ENGINES, FaissIndex, build_index, load_faiss, open_index
+from m2dr.index.engines import ENGINES
+from m2dr.index.faiss import FaissIndex, build_index, open_index
+from m2dr.index.library import load_faiss
 from m2dr.index.store import Store, open_store
 
 Row = dict[str, object]
@@ -37,10 +39,7 @@ SETTINGS: dict[str, tuple[dict[str, int], ...]] = {
     "hnsw": ({"efSearch": 16}, {"efSearch": 256}),
     **{name: ({"rescore": 0},) for name in ("bits4", "bits2", "bits1")},
     "pq": ({"rescore": 10},),
-    "opq": ({"rescore": 10},),
     "ivf-pq": ({"rescore": 10},),
-    "binary": ({"rescore": 0}, {"rescore": 50}),
-    "binary-hnsw": ({"rescore": 50, "efSearch": 512},),
 }
 
 

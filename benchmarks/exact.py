@@ -28,7 +28,7 @@ from timing import Rivals, in_turn, ratios, spread, table_head, table_row
 
 from m2dr.core.records import Similarity
 from m2dr.index.exact import ExactIndex, grid_top_k
-from m2dr.index.faiss import load_faiss
+from m2dr.index.library import load_faiss
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 

@@ -27,8 +27,8 @@ from m2dr.data.loaders import open_dataset
 from m2dr.data.sentences import open_sentences
 from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
+from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
-from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encoder import default_dims, document_layer, embed_texts, fitted_cuts

@@ -68,7 +68,7 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
 def exits_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit exits on any number of documents in this process, as on many."""
     for module in ("index.exit_files", "tasks.evaluating.evaluate"):
-        monkeypatch.setattr(f"m2dr.{module}.FEWEST", 1)
+        monkeypatch.setattr(f"m2dr.{module}.FEWEST_DOCUMENTS", 1)
 
 
 @pytest.fixture(scope="session")

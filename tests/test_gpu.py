@@ -217,7 +217,7 @@ def test_scores_are_float32_whatever_training_allowed() -> None:
     np.testing.assert_allclose(scores, expected[:, :-6:-1], rtol=2e-6, atol=2e-5)
 
 
-@pytest.mark.parametrize("engine", ["flat", "ivf", "pq", "binary", "hnsw"])
+@pytest.mark.parametrize("engine", ["flat", "ivf", "pq", "bits1", "hnsw"])
 def test_faiss_searches_on_the_gpu_or_says_why_not(engine: str, tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
     from m2dr.index.faiss import build_index, on_gpu, open_index

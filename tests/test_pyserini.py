@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from world import make_fitted, make_model
 
 from m2dr.core.requests import IndexRequest, SearchRequest
-from m2dr.index.faiss import load_faiss
+from m2dr.index.library import load_faiss
 from m2dr.integrations.pyserini import PyseriniQueryEncoder
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import Searcher

@@ -1,1 +1,1 @@
-"""What all packages share: records, requests, settings, files and errors; no torch, no numpy."""
+"""What all packages share: records, requests, settings, files and errors; no torch."""

@@ -10,17 +10,18 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from m2dr.core.arrays import Bools, Int32, Int64, Intp
 
 # Shares of the chosen tokens that are shown unchanged, and replaced by a random token (BERT).
 KEPT, SWAPPED = 0.1, 0.1
 _MOST_LENGTHS = 256  # distinct ones; split_by_length takes time by its square, milliseconds here
 
-Ints = NDArray[np.int64]
 Item = TypeVar("Item")
 
 
-def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ints, Ints]:
+def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Int64, Int64]:
     """Return rows of any length as one padded array.
 
     Args:
@@ -54,8 +55,8 @@ class Ragged:
         lengths: [rows].
     """
 
-    tokens: NDArray[np.int32]
-    lengths: Ints
+    tokens: Int32
+    lengths: Int64
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
@@ -67,7 +68,7 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def pad(self, rows: Sequence[int] | Ints, pad_id: int) -> tuple[Ints, Ints]:
+    def pad(self, rows: Sequence[int] | Int64, pad_id: int) -> tuple[Int64, Int64]:
         """Return a selection of the rows as `pad` does: ids [B, T], and mask [B, T]."""
         lengths = self.lengths[rows]
         starts = self.lengths.cumsum()[rows] - lengths
@@ -76,7 +77,7 @@ class Ragged:
         return ids, real.astype(np.int64)
 
 
-def buckets(lengths: ArrayLike, tokens_per_batch: int, longest_first: bool = False) -> list[Ints]:
+def buckets(lengths: ArrayLike, tokens_per_batch: int, longest_first: bool = False) -> list[Int64]:
     """Return row numbers in batches of similar length, each row in exactly one.
 
     Rows are taken in order of length, equal ones by row number; a batch ends before rows times
@@ -105,7 +106,7 @@ def buckets(lengths: ArrayLike, tokens_per_batch: int, longest_first: bool = Fal
     return batches
 
 
-def split_by_length(lengths: ArrayLike, parts: int) -> list[Ints]:
+def split_by_length(lengths: ArrayLike, parts: int) -> list[Int64]:
     """Return row numbers in at most `parts` groups with the least padding.
 
     Exact, by dynamic programming over the distinct lengths: rows of one length are never
@@ -145,9 +146,7 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield batch
 
 
-def masking_order(
-    row: Sequence[int], special: Collection[int], generator: Generator
-) -> NDArray[np.intp]:
+def masking_order(row: Sequence[int], special: Collection[int], generator: Generator) -> Intp:
     """Return the positions of a text's tokens, without special ones, in random masking order.
 
     Args:
@@ -162,11 +161,11 @@ def masking_order(
 def mask_tokens(
     row: Sequence[int],
     share: float,
-    order: NDArray[np.intp],
+    order: Intp,
     mask_id: int,
     vocabulary: int,
     generator: Generator,
-) -> tuple[list[int], NDArray[np.intp]]:
+) -> tuple[list[int], Intp]:
     """Mask a share of a text's tokens, as BERT does (Devlin et al. 2019, section 3.1).
 
     Args:
@@ -192,13 +191,13 @@ def mask_tokens(
     return [int(token) for token in shown], positions
 
 
-def _padding(lengths: Ints, pad_id: int) -> tuple[Ints, NDArray[np.bool_]]:
+def _padding(lengths: Int64, pad_id: int) -> tuple[Int64, Bools]:
     """Return ids [B, T], T at least 1, that are all padding, and where the tokens go [B, T]."""
     real = np.arange(int(lengths.max(initial=1))) < lengths[:, None]
     return np.full(real.shape, pad_id, np.int64), real
 
 
-def _best_ends(values: Ints, upto: Ints, parts: int) -> list[int]:
+def _best_ends(values: Int64, upto: Int64, parts: int) -> list[int]:
     """Return where each group ends among the sorted rows, for the fewest padded tokens.
 
     Args:

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator, default_rng
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Bools
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
 from m2dr.core.records import Document, Group, Judgement, Query
@@ -396,9 +396,7 @@ def documents_of(groups: Sequence[Group]) -> list[Document]:
     return positives + [document for group in groups for document in group.negatives]
 
 
-def false_negatives(
-    groups: Sequence[Group], barred: Mapping[str, frozenset[str]]
-) -> NDArray[np.bool_]:
+def false_negatives(groups: Sequence[Group], barred: Mapping[str, frozenset[str]]) -> Bools:
     """Return which documents of a batch must not count as negatives of which query.
 
     Those are its positive, the docids that are barred for its text, the positives of other groups
@@ -424,7 +422,7 @@ def false_negatives(
     answers: dict[str, set[str]] = defaultdict(set)  # query text → docids
     for group in groups:
         answers[group.query.text] |= {group.positive.id, *barred.get(group.query.id, ())}
-    masks: dict[str, NDArray[np.bool_]] = {}
+    masks: dict[str, Bools] = {}
     for text, docids in answers.items():
         same = {code for docid in docids & codes_of.keys() for code in codes_of[docid]}
         masks[text] = np.isin(contents, [*same, numbers.get(text, -1)])

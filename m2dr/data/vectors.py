@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Array, Float32, Floats, Int64
 from m2dr.core.errors import UserError, counted
 from m2dr.data.dataset import DOCUMENT_IDS
 from m2dr.data.qrels import QUERY_IDS
@@ -23,9 +23,6 @@ IDS = ("custom_id", "key", *DOCUMENT_IDS, *QUERY_IDS)
 VECTORS = ("embedding", "embeddings", "vector", "vectors", "emb", "values", "float") + (
     ("response", "body", "data")
 )
-
-Floats = NDArray[np.floating[Any]]
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -43,14 +40,14 @@ class Vectors:
     path: Path
     count: int
     width: int
-    read: Callable[[Rows], Floats]
+    read: Callable[[Int64], Floats]
     ids: Sequence[str] | None
 
     def __post_init__(self) -> None:
         if self.ids is not None and len(self.ids) != self.count:
             raise self._miscounted(len(self.ids), "ids")
 
-    def of(self, names: Sequence[str], what: str, exactly: bool = False) -> Rows:
+    def of(self, names: Sequence[str], what: str, exactly: bool = False) -> Int64:
         """Return the rows of names, [n]: by their ids, or else in order.
 
         Args:
@@ -78,7 +75,7 @@ class Vectors:
             raise UserError(f"{self.path} has a vector of {other!r}, which is none of the {what}.")
         return np.fromiter((rows[name] for name in names), np.int64, len(names))
 
-    def finite(self, rows: Rows) -> NDArray[np.float32]:
+    def finite(self, rows: Int64) -> Float32:
         """Return the vectors of rows [n], [n, D].
 
         Raises:
@@ -135,7 +132,7 @@ def read_ids(path: Path) -> list[str]:
     return ids
 
 
-def _arrays(path: Path) -> tuple[NDArray[Any], Sequence[str] | None]:
+def _arrays(path: Path) -> tuple[Array, Sequence[str] | None]:
     try:  # no pickle is read: opening one would run its code
         if suffix_of(path) == ".npy":
             return np.lib.format.open_memmap(path, mode="r"), None
@@ -168,7 +165,7 @@ def _table(path: Path) -> tuple[Floats, Sequence[str] | None]:
     return np.frombuffer(flat, np.float32).reshape(-1, width or 1), names or None
 
 
-def vector_of(row: Row) -> NDArray[np.float32]:
+def vector_of(row: Row) -> Float32:
     """Return the vector of a row, [D], as files and the answers of APIs hold it.
 
     Raises:

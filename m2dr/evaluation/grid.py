@@ -19,13 +19,12 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float64
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import atomic_path, read_record, write_text
 from m2dr.core.records import F32, Cut
 
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 GRID = "grid.json"
@@ -53,9 +52,7 @@ class Grid:
     cells: Mapping[Cut, Mapping[str, float]]  # cut -> measure -> mean
     notes: tuple[str, ...] = ()  # how the values were measured, e.g. "own document dropped"
     unit: str = "queries"  # what `queries` counts; for sentence similarity it is "pairs"
-    checks: tuple[
-        str, ...
-    ] = ()  # a sentence for each check that failed
+    checks: tuple[str, ...] = ()  # a sentence for each check that failed
 
     def __repr__(self) -> str:
         place = f"{self.model!r} on {self.corpus!r} {self.split}"
@@ -413,7 +410,7 @@ class QueryScores:
     measure: str
     cuts: tuple[Cut, ...]  # K
     query_ids: tuple[str, ...]  # Q: every judged query, in the order of the judgements
-    values: Floats  # [K, Q]
+    values: Float64  # [K, Q]
 
     def __post_init__(self) -> None:
         wanted = (len(self.cuts), len(self.query_ids))
@@ -427,7 +424,7 @@ class QueryScores:
         cuts = tuple(sorted(rows))
         return replace(parts[-1], cuts=cuts, values=np.stack([rows[cut] for cut in cuts]))
 
-    def at(self, cut: Cut) -> Floats:
+    def at(self, cut: Cut) -> Float64:
         """Return the values of one cut, [Q].
 
         Raises:
@@ -436,7 +433,7 @@ class QueryScores:
         if cut not in self.cuts:
             known = nearest(str(cut), map(str, self.cuts))
             raise UserError(f"There are no {self.measure} scores of {cut}. {known}")
-        row: Floats = self.values[self.cuts.index(cut)]
+        row: Float64 = self.values[self.cuts.index(cut)]
         return row
 
 
@@ -509,7 +506,7 @@ class LayerScores:
     def of(
         cls,
         query_ids: Sequence[str],
-        values: Mapping[Cut, Mapping[str, Floats]],
+        values: Mapping[Cut, Mapping[str, Float64]],
         tied: Mapping[Cut, int],
         empty: Mapping[Cut, int],
         facts: Mapping[str, int],

@@ -13,8 +13,8 @@ from math import floor, fsum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Bools, Float32, Float64, Int64
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say
 from m2dr.core.records import Judgement, Run
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ir_measures.providers import Evaluator as Provided
     from ir_measures.providers import Provider
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 Judged = Mapping[str, Mapping[str, float]]  # query id -> document id -> relevance
 
 DEFAULT = ("nDCG@10", "RR@10", "R@100", "R@1000")
@@ -157,7 +154,7 @@ class Evaluator:
         }
         return Scores({str(m): _mean(m, per_query[str(m)]) for m in self.measures}, per_query)
 
-    def _computed(self, ranks: "JudgedRanks", run: Callable[[], Run]) -> dict[str, Floats]:
+    def _computed(self, ranks: "JudgedRanks", run: Callable[[], Run]) -> dict[str, Float64]:
         """Return measure -> values of all judged queries, [Q]; `run` is for providers alone."""
         computed = {str(m): values(m, ranks) for m in self.measures if has_formula(m)}
         rankings = run() if self._plans else Run({})
@@ -453,7 +450,7 @@ class RowEvaluator(Evaluator):
         relevant = self.judged_rows.query[self.judged_rows.gain > 0]
         return self.judged_rows.queries - len(np.unique(relevant))
 
-    def per_query(self, found: Ints, run: Callable[[], Run]) -> dict[str, Floats]:
+    def per_query(self, found: Int64, run: Callable[[], Run]) -> dict[str, Float64]:
         """Return measure -> values of all judged queries, [Q].
 
         Args:
@@ -463,9 +460,7 @@ class RowEvaluator(Evaluator):
         return self._computed(self.judged_rows.ranked(found, self._answered), run)
 
 
-def drop_own(
-    found: Ints, scores: NDArray[np.float32], own: Sequence[int], k: int
-) -> tuple[Ints, NDArray[np.float32]]:
+def drop_own(found: Int64, scores: Float32, own: Sequence[int], k: int) -> tuple[Int64, Float32]:
     """Drop each query's own document from its ranking, and keep at most `k` others.
 
     Args:
@@ -489,10 +484,10 @@ class JudgedRows:
     """Judgements as arrays: documents by their row in a store, queries by their place in a list."""
 
     queries: int  # Q
-    query: Ints  # [J], from 0 to Q - 1, increasing
-    row: Ints  # [J], -1 for a document that the store does not hold
-    gain: Floats  # [J]
-    level: Ints  # [J], the nearest whole number
+    query: Int64  # [J], from 0 to Q - 1, increasing
+    row: Int64  # [J], -1 for a document that the store does not hold
+    gain: Float64  # [J]
+    level: Int64  # [J], the nearest whole number
 
     @classmethod
     def of(cls, judged: Judged, rows: Mapping[str, int]) -> "JudgedRows":
@@ -511,7 +506,7 @@ class JudgedRows:
         level = np.floor(gain + 0.5).astype(np.int64)
         return cls(len(judged), query.astype(np.int64), row.astype(np.int64), gain, level)
 
-    def ranked(self, found: Ints, answered: Ints) -> "JudgedRanks":
+    def ranked(self, found: Int64, answered: Int64) -> "JudgedRanks":
         """Look up the rank of each judged document.
 
         Args:
@@ -534,22 +529,22 @@ class JudgedRanks:
     """The rank of each judged document in the ranking of its query."""
 
     judged: JudgedRows
-    rank: Ints  # [J], from 1; 0: not found
+    rank: Int64  # [J], from 1; 0: not found
 
-    def relevant(self, level: int) -> Ints:
+    def relevant(self, level: int) -> Int64:
         """Return the number of documents judged `level` or higher, [Q]."""
         return self.count(self.judged.level >= level)
 
-    def found(self, level: int, cutoff: int | None) -> Flags:
+    def found(self, level: int, cutoff: int | None) -> Bools:
         """Return which documents judged `level` or higher were found up to rank `cutoff`, [J]."""
         high = (self.judged.level >= level) & (self.rank > 0)
         return high if cutoff is None else high & (self.rank <= cutoff)
 
-    def count(self, which: Flags) -> Ints:
+    def count(self, which: Bools) -> Int64:
         """Return the number of judgements of each query among `which`, [Q]."""
         return np.bincount(self.judged.query[which], minlength=self.judged.queries)
 
-    def total(self, which: Flags | Ints, values: Floats) -> Floats:
+    def total(self, which: Bools | Int64, values: Float64) -> Float64:
         """Return the sum of the `values` of some judgements over each query, [Q]."""
         query = self.judged.query[which]
         sums = np.bincount(query, weights=values, minlength=self.judged.queries)
@@ -566,13 +561,13 @@ def has_formula(measure: "Measure") -> bool:
     return measure.NAME in FORMULAS and measure.params.keys() <= {"cutoff", "rel"}
 
 
-def values(measure: "Measure", ranks: JudgedRanks) -> Floats:
+def values(measure: "Measure", ranks: JudgedRanks) -> Float64:
     """Return the values of a measure that has a formula, [Q], each 0 to 1."""
     params = measure.params
     return FORMULAS[str(measure.NAME)](ranks, params.get("rel", 1), params.get("cutoff"))
 
 
-def _ndcg(ranks: JudgedRanks, _: int, cutoff: int | None) -> Floats:
+def _ndcg(ranks: JudgedRanks, _: int, cutoff: int | None) -> Float64:
     """Return gain / log2(1 + rank), summed, over the ideal (Järvelin and Kekäläinen 2002).
 
     As in trec_eval the gain is the relevance, and 0 where that is negative.
@@ -586,35 +581,35 @@ def _ndcg(ranks: JudgedRanks, _: int, cutoff: int | None) -> Floats:
     return _share(gained, ranks.total(order, judged.gain[order] / np.log2(place + 1.0)))
 
 
-def _average_precision(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Floats:
+def _average_precision(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Float64:
     """Return the mean precision at the ranks of the relevant documents, 0 for those not found."""
     which = np.flatnonzero(ranks.found(rel, cutoff))
     order, place = _within(ranks.judged, which, ranks.rank)
     return _share(ranks.total(order, place / ranks.rank[order]), ranks.relevant(rel))
 
 
-def _reciprocal_rank(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Floats:
+def _reciprocal_rank(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Float64:
     found = ranks.found(rel, cutoff)
     first = np.full(ranks.judged.queries, np.inf)
     np.minimum.at(first, ranks.judged.query[found], ranks.rank[found])
     return 1.0 / first
 
 
-def _recall(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Floats:
+def _recall(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Float64:
     return _share(ranks.count(ranks.found(rel, cutoff)), ranks.relevant(rel))
 
 
-def _precision(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Floats:
+def _precision(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Float64:
     return ranks.count(ranks.found(rel, cutoff)) / float(cutoff or 1)
 
 
-def _success(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Floats:
+def _success(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Float64:
     return (ranks.count(ranks.found(rel, cutoff)) > 0).astype(np.float64)
 
 
 # Name -> function of judged ranks, least relevance and cutoff, which returns [Q]. A measure of
 # ir_measures is computed by its formula here where there is one, and by its provider otherwise.
-FORMULAS: dict[str, Callable[[JudgedRanks, int, int | None], Floats]] = {
+FORMULAS: dict[str, Callable[[JudgedRanks, int, int | None], Float64]] = {
     "nDCG": _ndcg,
     "AP": _average_precision,
     "RR": _reciprocal_rank,
@@ -624,7 +619,7 @@ FORMULAS: dict[str, Callable[[JudgedRanks, int, int | None], Floats]] = {
 }
 
 
-def _within(judged: JudgedRows, which: Ints, key: Ints | Floats) -> tuple[Ints, Ints]:
+def _within(judged: JudgedRows, which: Int64, key: Int64 | Float64) -> tuple[Int64, Int64]:
     """Sort some judgements by query and `key` [J]; return them and their places from 1 by query."""
     order = which[np.lexsort((key[which], judged.query[which]))]
     query = judged.query[order]
@@ -632,8 +627,8 @@ def _within(judged: JudgedRows, which: Ints, key: Ints | Floats) -> tuple[Ints, 
     return order, np.arange(len(order)) - starts + 1
 
 
-def _share(part: Floats | Ints, total: Floats | Ints) -> Floats:
+def _share(part: Float64 | Int64, total: Float64 | Int64) -> Float64:
     """Return `part` / `total`, and 0 where `total` is 0."""
-    shares: Floats = np.zeros(len(part))
+    shares: Float64 = np.zeros(len(part))
     np.divide(part, total, out=shares, where=np.asarray(total) > 0)
     return shares

@@ -9,16 +9,10 @@ from itertools import pairwise
 from math import fsum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Bools, Float32, Float64, Int64, Intp
 from m2dr.core.errors import UserError
 from m2dr.core.records import SentencePair
-
-Floats = NDArray[np.float64]
-Rows = NDArray[np.intp]
-Rows32 = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Classes = NDArray[np.bool_]
 
 SIMILARITIES = ("cosine", "dot")
 QUALITIES = ("AP", "Accuracy", "F1")
@@ -26,7 +20,7 @@ PAIR_MEASURES = tuple(f"{name}-{quality}" for name in SIMILARITIES for quality i
 CLASS_MEASURES = ("Accuracy", "F1")  # F1 is the macro one: the plain mean over the classes
 
 
-def distinct(pairs: Sequence[SentencePair]) -> tuple[list[str], Rows, Rows]:
+def distinct(pairs: Sequence[SentencePair]) -> tuple[list[str], Intp, Intp]:
     """Return each sentence once, in the order of first use.
 
     Returns:
@@ -41,7 +35,7 @@ def distinct(pairs: Sequence[SentencePair]) -> tuple[list[str], Rows, Rows]:
     return list(rows), first, second
 
 
-def gold_scores(pairs: Sequence[SentencePair], name: str) -> Floats:
+def gold_scores(pairs: Sequence[SentencePair], name: str) -> Float64:
     """Return the scores that people gave to pairs, [P].
 
     Args:
@@ -58,8 +52,8 @@ def gold_scores(pairs: Sequence[SentencePair], name: str) -> Floats:
 
 
 def prefix_products(
-    vectors: NDArray[np.float32], first: Rows, second: Rows, dims: Sequence[int]
-) -> tuple[Floats, Floats]:
+    vectors: Float32, first: Intp, second: Intp, dims: Sequence[int]
+) -> tuple[Float64, Float64]:
     """Return the dot product and the cosine of each pair at each prefix length.
 
     Dot products and squared norms are running sums over the dims between two prefix lengths, so
@@ -84,13 +78,13 @@ def prefix_products(
     # One root of the product, not a product of two roots, makes the cosine of a sentence and itself
     # exactly 1, so that all such pairs are tied.
     norms = np.sqrt(lefts.cumsum(axis=0) * rights.cumsum(axis=0))
-    cosines: Floats = np.zeros_like(norms)
+    cosines: Float64 = np.zeros_like(norms)
     dots = dots.cumsum(axis=0)
     np.divide(dots, norms, out=cosines, where=norms > 0)
     return dots, cosines
 
 
-def require_finite(vectors: NDArray[np.float32]) -> None:
+def require_finite(vectors: Float32) -> None:
     """Raise UserError where vectors [N, H] hold values that are not finite numbers.
 
     Ranks, thresholds and fits would give a result in spite of them.
@@ -100,7 +94,7 @@ def require_finite(vectors: NDArray[np.float32]) -> None:
         raise UserError(f"{odd} of {len(vectors)} vectors hold values that are not numbers.")
 
 
-def pearson(x: Floats, y: Floats) -> float:
+def pearson(x: Float64, y: Float64) -> float:
     """Return Pearson's correlation of `x` and `y`, both [P]; 0 where one of them is constant."""
     if _is_constant(x) or _is_constant(y):
         return 0.0
@@ -108,21 +102,21 @@ def pearson(x: Floats, y: Floats) -> float:
     return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
-def spearman(x: Floats, y: Floats) -> float:
+def spearman(x: Float64, y: Float64) -> float:
     """Return Spearman's correlation: Pearson's of the ranks of `x` and `y`, both [P]."""
     from scipy.stats import rankdata
 
     return pearson(rankdata(x), rankdata(y))
 
 
-CORRELATIONS: dict[str, Callable[[Floats, Floats], float]] = {
+CORRELATIONS: dict[str, Callable[[Float64, Float64], float]] = {
     "Spearman": spearman,
     "Pearson": pearson,
 }
 
 
 def correlations(
-    vectors: NDArray[np.float32], first: Rows, second: Rows, gold: Floats, dims: Sequence[int]
+    vectors: Float32, first: Intp, second: Intp, gold: Float64, dims: Sequence[int]
 ) -> dict[int, dict[str, float]]:
     """Return the correlations of each prefix's cosines with the scores of people.
 
@@ -147,19 +141,19 @@ def correlations(
     }
 
 
-def _is_constant(values: Floats) -> bool:
+def _is_constant(values: Float64) -> bool:
     return bool(values.min() == values.max())
 
 
-def _centred(values: Floats) -> Floats:
+def _centred(values: Float64) -> Float64:
     """Subtract the mean and scale to at most 1, so that squares do not underflow."""
     centred = values - values.mean()
-    scaled: Floats = centred / np.abs(centred).max()
+    scaled: Float64 = centred / np.abs(centred).max()
     return scaled
 
 
 def separations(
-    vectors: NDArray[np.float32], first: Rows, second: Rows, positive: Classes, dims: Sequence[int]
+    vectors: Float32, first: Intp, second: Intp, positive: Bools, dims: Sequence[int]
 ) -> dict[int, dict[str, float]]:
     """Return how well each prefix's cosines and dot products separate positive pairs from others.
 
@@ -186,7 +180,7 @@ def separations(
     return found
 
 
-def separation(similarity: Floats, positive: Classes) -> dict[str, float]:
+def separation(similarity: Float64, positive: Bools) -> dict[str, float]:
     """Return average precision, and accuracy and F1 at their best thresholds.
 
     A threshold lies between two distinct values, below all or above all: it cannot separate a tie.
@@ -222,7 +216,7 @@ def separation(similarity: Floats, positive: Classes) -> dict[str, float]:
 
 def sample_per_label(
     labels: Sequence[str], samples: int, experiments: int, seed: int
-) -> list[Ints]:
+) -> list[Int64]:
     """Draw the rows of a few texts per label for each experiment, as MTEB does.
 
     MTEB seeds its generator anew for each experiment, shuffles the rows as the experiment before
@@ -250,11 +244,11 @@ def sample_per_label(
 
 
 def learn(
-    train: Rows32,
-    train_labels: Ints,
-    draws: Iterable[Ints],
-    test: Rows32,
-    test_labels: Ints,
+    train: Float32,
+    train_labels: Int64,
+    draws: Iterable[Int64],
+    test: Float32,
+    test_labels: Int64,
     iterations: int = 100,
     seed: int = 42,
 ) -> dict[str, float]:

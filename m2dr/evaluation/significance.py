@@ -9,9 +9,9 @@ from math import isnan
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from m2dr.core.arrays import Float64
 
 SEED = 13
 RESAMPLES = 10_000  # at least; more where a correction over many cells needs smaller p-values
@@ -95,7 +95,7 @@ def paired(
     )
 
 
-def t_test(differences: Floats) -> Floats:
+def t_test(differences: Float64) -> Float64:
     """Return the two-sided p of the paired t-test for each row of [C, Q].
 
     Where the test is undefined, p is 1 when all differences are 0 or there is one query, and 0,
@@ -112,7 +112,9 @@ def t_test(differences: Floats) -> Floats:
     return p
 
 
-def randomisation_test(differences: Floats, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+def randomisation_test(
+    differences: Float64, resamples: int = RESAMPLES, seed: int = SEED
+) -> Float64:
     """Return the two-sided p of the paired randomisation test for each row of [C, Q].
 
     It is the share of sign flips whose mean is at least as far from 0. The test is exact when all
@@ -135,11 +137,11 @@ def randomisation_test(differences: Floats, resamples: int = RESAMPLES, seed: in
             bits = generator.integers(0, 2, size=(stop - start, queries), dtype=np.int8)
         signs = 1.0 - 2.0 * bits.astype(np.float64)
         extreme += (np.abs(signs @ differences.T) >= reached).sum(axis=0)
-    p: Floats = extreme / 2**queries if exact else (extreme + 1) / (resamples + 1)
+    p: Float64 = extreme / 2**queries if exact else (extreme + 1) / (resamples + 1)
     return p
 
 
-def holm(p: ArrayLike) -> Floats:
+def holm(p: ArrayLike) -> Float64:
     """Return p-values [C] corrected for C comparisons, after Holm 1979.
 
     The smallest is multiplied by C, the next by C - 1, and so on; none falls below the one before.
@@ -155,20 +157,20 @@ def holm(p: ArrayLike) -> Floats:
     return corrected
 
 
-def effect_size(differences: Floats) -> Floats:
+def effect_size(differences: Float64) -> Float64:
     """Return Cohen's d of each row of [C, Q]: mean over standard deviation (of Q - 1).
 
     It is 0 when all differences are 0, and NaN when all are the same otherwise.
     """
     spread, means = _spread(differences), differences.mean(axis=1)
     undefined = np.where(differences.any(axis=1), np.nan, 0.0)
-    found: Floats = np.divide(means, spread, out=undefined, where=spread > 0)
+    found: Float64 = np.divide(means, spread, out=undefined, where=spread > 0)
     return found
 
 
 def bootstrap_interval(
-    differences: Floats, seed: int = SEED, resamples: int = RESAMPLES
-) -> tuple[Floats, Floats]:
+    differences: Float64, seed: int = SEED, resamples: int = RESAMPLES
+) -> tuple[Float64, Float64]:
     """Return the ends of the 95 % percentile bootstrap interval of the mean of each row of [C, Q].
 
     Queries are drawn with replacement, the same ones for every row. scipy's `bootstrap` gives the
@@ -186,14 +188,14 @@ def bootstrap_interval(
     return low, high
 
 
-def _differences(scores: Floats, baseline: Floats) -> Floats:
+def _differences(scores: Float64, baseline: Float64) -> Float64:
     """Return the differences [C, Q], with those of rounding set to 0."""
-    found: Floats = scores - baseline
+    found: Float64 = scores - baseline
     found[np.abs(found) <= TIE] = 0
     return found
 
 
-def _spread(differences: Floats) -> Floats:
+def _spread(differences: Float64) -> Float64:
     """Return the standard deviation (of Q - 1) of each row; 0 where it is only rounding."""
     if differences.shape[1] < 2:
         return np.zeros(len(differences))

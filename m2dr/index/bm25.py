@@ -20,20 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core.analyzer import Analyzer, language_of
+from m2dr.core.arrays import Array, Bools, Floats
 from m2dr.core.files import write_bytes
 from m2dr.core.records import Document, Ranking, Run
-from m2dr.index.searchable import Docids, Rows, Scores, Searchable, encode_docids
-from m2dr.index.vectors import Floats, check_depth
+from m2dr.index.docids import Docids, encode_docids
+from m2dr.index.searchable import Rows, Scores, Searchable
+from m2dr.index.vectors import check_depth
 
 BM25 = "bm25.safetensors"
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
 _DTYPES = {"words": np.uint8, "starts": np.int64, "rows": np.int32, "weights": np.float32}
 _NONE: Any = (np.empty(0, np.float32), np.empty(0, np.int64))  # scores and rows
-_LOOKED_AT = 500  # documents whose language is looked at
-DEPTH = 1000  # documents of the vectors' ranking that a hybrid reads
+_LANGUAGE_SAMPLE = 500  # documents whose language is looked at
+HYBRID_DEPTH = 1000  # documents of the vectors' ranking that a hybrid reads
 # Lucene's stop words of English.
 STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
@@ -59,7 +60,7 @@ class Bm25:
     """
 
     def __init__(
-        self, tensors: Mapping[str, NDArray[Any]], docids: Docids, language: str, digest: str = ""
+        self, tensors: Mapping[str, Array], docids: Docids, language: str, digest: str = ""
     ) -> None:
         self._tensors, self.docids = tensors, docids
         self.language, self.digest = language, digest
@@ -91,7 +92,7 @@ class Bm25:
         from scipy.sparse import csr_array
 
         stream, docids = iter(documents), list[str]()
-        first = list(islice(stream, _LOOKED_AT))
+        first = list(islice(stream, _LANGUAGE_SAMPLE))
         language = language or language_of(document.content for document in first)
         analyzer = _analyzer(language)
         numbers: dict[str, int] = {}
@@ -246,7 +247,7 @@ class Hybrid:
     vectors: Searchable
     bm25: Bm25
     weight: float
-    unfit: NDArray[np.bool_] | None = None
+    unfit: Bools | None = None
 
     def ranked(
         self,
@@ -258,10 +259,10 @@ class Hybrid:
     ) -> Run:
         """Rank as `Searchable.ranked`, by the sum of `blended`; rankings have both scores."""
         check_depth(k)
-        documents, own = self.vectors, (drop or {})
-        rows_of = documents.docids.find(own.values()) if own else {}
+        documents, own, all_docids = self.vectors, (drop or {}), self.bm25.docids
+        rows_of = all_docids.find(own.values()) if own else {}
         rankings = dict[str, Ranking]()
-        depth = min(max(k, DEPTH) + bool(own), documents.deepest)
+        depth = min(max(k, HYBRID_DEPTH) + bool(own), documents.deepest)
         hits = zip(*documents.search(queries, depth), strict=True) if depth else repeat(_NONE)
         for name, text, (scores, rows) in zip(query_ids, texts, hits, strict=False):
             words, dropped = self.bm25.scores(text), rows_of.get(own.get(name, ""), -1)
@@ -272,7 +273,7 @@ class Hybrid:
             kept = (rows >= 0) & (rows != dropped)
             scores, rows = scores[kept], rows[kept]
             best, totals = blended(words, scores, rows, self.weight, k)
-            docids = documents.docids.take(best)
+            docids = all_docids.take(best)
             ranking = Ranking.of(docids, totals, k)
             by_vectors = np.full_like(words, np.nan)
             by_vectors[rows] = scores

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from m2dr.core.arrays import Float32, Floats
 from m2dr.core.records import Similarity
-from m2dr.index.faiss import ENGINES, empty_index, train_index
-from m2dr.index.vectors import Floats, prefixes
+from m2dr.index.engines import ENGINES, empty_index, train_index
+from m2dr.index.vectors import prefixes
 
 AGAIN = "+"  # the end of a code whose best documents are scored again by the stored vectors
 
@@ -25,13 +23,13 @@ CODES = {
 def bytes_of(name: str, dim: int) -> int:
     """Return the bytes of a document in a code of CODES, factors and all; "+" adds none."""
     engine = ENGINES[CODES[name.removesuffix(AGAIN)]]
-    size: int = empty_index(engine, engine.recipe(0, dim), dim).sa_code_size()
+    size: int = empty_index(engine(0, dim).factory, dim).sa_code_size()
     return size
 
 
 def learn_code(
     name: str, dim: int, similarity: Similarity, rows: Floats
-) -> Callable[[Floats], NDArray[np.float32]]:
+) -> Callable[[Floats], Float32]:
     """Learn a code from documents, and return what it leaves of vectors.
 
     Args:
@@ -48,15 +46,12 @@ def learn_code(
     Raises:
         UserError: FAISS cannot make it at that dim.
     """
-    engine = ENGINES[CODES[name]]
-    recipe = engine.recipe(len(rows), dim)
-    index = empty_index(engine, recipe, dim)
-    train_index(index, prefixes(rows, dim, similarity), recipe)
+    factory = ENGINES[CODES[name]](len(rows), dim).factory
+    index = empty_index(factory, dim)
+    train_index(index, prefixes(rows, dim, similarity), factory)
 
-    def decoded(vectors: Floats) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = index.sa_decode(
-            index.sa_encode(prefixes(vectors, dim, similarity))
-        )
+    def decoded(vectors: Floats) -> Float32:
+        found: Float32 = index.sa_decode(index.sa_encode(prefixes(vectors, dim, similarity)))
         return found
 
     return decoded

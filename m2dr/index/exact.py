@@ -20,30 +20,30 @@ from threading import Barrier, Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32, Floats, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.records import F32, Run, Similarity
-from m2dr.index.faiss import load_faiss
+from m2dr.index.docids import Docids
 from m2dr.index.filters import Filter
-from m2dr.index.searchable import Docids, Rows, Scores, Searchable, hits_of, run_of
+from m2dr.index.library import load_faiss
+from m2dr.index.searchable import Rows, Scores, Searchable, hits_of, run_of
 from m2dr.index.store import HASHED_BYTES, Store
-from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
+from m2dr.index.vectors import check_depth, check_queries, prefixes
 
 if TYPE_CHECKING:
     from torch import Tensor
-Longs = NDArray[np.int64]
 Blocks = Iterable[tuple[int, Any]]  # the row at which it begins, and vectors: an array or a tensor
-Decode = Callable[[Floats], NDArray[np.float32]]  # what a code leaves of vectors
+Decode = Callable[[Floats], Float32]  # what a code leaves of vectors
 
 KEPT_BYTES = 2**27  # prefixes that take no more, as float32, stay in memory between queries
-FEW = 64  # queries whose product with a tile is too short to be one matrix product
+FEW_QUERIES = 64  # queries whose product with a tile is too short to be one matrix product
 COMPILED_SCORES = 2**25  # of a process, after which compiled code selects: it loads in .4 s
-_SCORES = Counter[str]()  # of all scans so far, by kind of device
+_COMPARED = Counter[str]()  # of all scans so far, by kind of device
 TILE_SCORES = {"cpu": 2**20, "cuda": 2**26}  # products held at once, about
 TILE_ROWS = {"cpu": range(1024, 2048), "cuda": range(2**14, 2**20)}
 CHUNK = {"cpu": 512, "cuda": 2**12}  # queries that are multiplied together, at most
-RUN = 64  # consecutive scores, of which most often none reaches the bar
+STRIDE = 64  # consecutive scores, of which most often none reaches the bar
 LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
 NOTHING = np.iinfo(np.int64).min  # below every key; its score is not a number
 # Squares below lose digits in float32, and above they overflow: such sums are made in float64.
@@ -106,7 +106,7 @@ class ExactIndex(Searchable):
             prefixes(self.store.rows(rows[np.isinf(scores)]), self.dim, "dot")
         return scores, rows
 
-    def _search(self, queries: NDArray[np.float32], k: int) -> tuple[Scores, Rows]:
+    def _search(self, queries: Float32, k: int) -> tuple[Scores, Rows]:
         """Return scores and rows, [Q, k], among those that are searched."""
         scan = partial(_scan, documents=self.documents, dims=(self.dim,), k=k, device=self.device)
         if self._kept is None:
@@ -115,7 +115,7 @@ class ExactIndex(Searchable):
             scan = partial(scan, similarity=self._similarity, inverse=self._inverse)
             return scan([queries], blocks)[0][self.dim, F32]
         prepared, kept = prefixes(queries, self.dim, self._similarity), self._kept
-        if self.device != "cpu" or len(prepared) > FEW or not k or not len(prepared):
+        if self.device != "cpu" or len(prepared) > FEW_QUERIES or not k or not len(prepared):
             return scan([prepared], lambda: [(0, kept)], similarity="dot")[0][self.dim, F32]
         faiss = load_faiss()
         scores, rows = faiss.knn(prepared, kept, k, faiss.METRIC_INNER_PRODUCT)
@@ -142,7 +142,7 @@ class ExactIndex(Searchable):
         return list(self._blocks())
 
     @cached_property
-    def _inverse(self) -> NDArray[np.float32] | None:
+    def _inverse(self) -> Float32 | None:
         """One over the length of each prefix [N]; None for dot."""
         if self._similarity == "dot":
             return None
@@ -177,7 +177,7 @@ def grid_top_k(
     k: int,
     similarity: Similarity,
     device: str = "cpu",
-    places: Longs | None = None,
+    places: Int64 | None = None,
     codes: Mapping[tuple[int, str], Decode] = _NO_CODES,
 ) -> list[dict[tuple[int, str], tuple[Scores, Rows]]]:
     """Search for several sets of queries by each prefix and code, in one pass over the documents.
@@ -231,8 +231,8 @@ def scores_of(
     """
     prepared = [prefixes(each, dim, similarity) for each in queries]
     scores = np.empty((len(rows), *rows[0].shape), np.float32)
-    for start in range(0, len(prepared[0]), FEW):
-        part = slice(start, start + FEW)
+    for start in range(0, len(prepared[0]), FEW_QUERIES):
+        part = slice(start, start + FEW_QUERIES)
         unique, at = np.unique(np.stack([each[part] for each in rows]), return_inverse=True)
         vectors = prefixes(documents.rows(unique), dim, similarity)
         for own, each, out in zip(at, prepared, scores, strict=True):
@@ -277,7 +277,7 @@ def prefix_runs(
     }
 
 
-def _queries(queries: Floats, dim: int) -> NDArray[np.float32]:
+def _queries(queries: Floats, dim: int) -> Float32:
     """Return queries [Q, at least dim] as float32, refusing those too short or not finite."""
     array = np.asarray(queries, np.float32)
     check_queries(array, dim)
@@ -285,15 +285,15 @@ def _queries(queries: Floats, dim: int) -> NDArray[np.float32]:
 
 
 def _scan(
-    sets: Sequence[NDArray[np.float32]],
+    sets: Sequence[Float32],
     blocks: Callable[[], Blocks],
     documents: int,
     dims: Sequence[int],
     k: int,
     similarity: Similarity,
     device: str,
-    places: Longs | None = None,
-    inverse: NDArray[np.float32] | None = None,
+    places: Int64 | None = None,
+    inverse: Float32 | None = None,
     codes: Mapping[tuple[int, str], Decode] = _NO_CODES,
 ) -> list[dict[tuple[int, str], tuple[Scores, Rows]]]:
     """Compare sets of queries [Q, H], not normalised, with N documents, as `grid_top_k` does.
@@ -307,10 +307,10 @@ def _scan(
     keys = torch.full((len(sets), len(columns), queries, k), NOTHING, device=device)
     by_row = torch.from_numpy(np.array([] if places is None else places, np.int64)).to(device)
     known = None if inverse is None else torch.from_numpy(inverse)[None].to(device)
-    _SCORES[kind] += len(sets) * queries * documents * len(columns)
-    enter = _compiled() if kind == "cpu" and _SCORES[kind] >= COMPILED_SCORES else None
+    _COMPARED[kind] += len(sets) * queries * documents * len(columns)
+    enter = _compiled() if kind == "cpu" and _COMPARED[kind] >= COMPILED_SCORES else None
     # Each thread compares tiles of its own; torch divides the product of a few queries itself.
-    threads = torch.get_num_threads() if kind == "cpu" and queries > FEW else 1
+    threads = torch.get_num_threads() if kind == "cpu" and queries > FEW_QUERIES else 1
 
     plans: list[tuple[Decode | None, Sequence[int], Sequence[Scores], Similarity]] = [
         (decode, (dim,), [prefixes(each, dim, similarity) for each in sets], "dot")
@@ -417,7 +417,7 @@ class _Chunk:
 
         for number, (begin, end) in enumerate(pairwise((0, *self.dims))):
             left, right = self.queries[:, begin:end], wide[:, begin:end]
-            if wide.device.type == "cpu" and len(left) <= FEW:  # each run by one thread
+            if wide.device.type == "cpu" and len(left) <= FEW_QUERIES:  # each run by one thread
                 runs = right.view(-1, 128, end - begin).mT
                 more = torch.bmm(left.expand(len(runs), *left.shape), runs)
                 more = more.transpose(0, 1).flatten(1)
@@ -536,7 +536,7 @@ def _compiled() -> Callable[..., bool] | None:
 
 
 def _enter(
-    products: Scores, factors: Scores, scales: Scores, first: int, places: Longs, keys: Longs
+    products: Scores, factors: Scores, scales: Scores, first: int, places: Int64, keys: Int64
 ) -> bool:
     """Let documents into heaps of keys, the least at the root; return whether scores are numbers.
 
@@ -552,8 +552,9 @@ def _enter(
         scale, heap = scales[query], keys[query]
         bits = np.int32(heap[0] >> 32)
         bar = np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(np.float32)
-        for start in range(0, len(factors), RUN):
-            run, lengths = products[query, start : start + RUN], factors[start : start + RUN]
+        for start in range(0, len(factors), STRIDE):
+            run = products[query, start : start + STRIDE]
+            lengths = factors[start : start + STRIDE]
             reaching = np.int32(0)
             for column in range(len(run)):
                 # Of this type throughout, so that eight at a time are compared.

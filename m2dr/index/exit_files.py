@@ -15,23 +15,24 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core import files
+from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.records import EXITS_FILE, IndexExits
-from m2dr.index.manifest import EXITS, STORE, Label, StoreManifest
+from m2dr.index.manifest import STORE, Label, StoreManifest
 
+EXITS_FOLDER = "exits"  # beside the stores
 # Documents of which exits are fitted by default. On parts of NFCorpus and SciFact layers 0 to 5 of
 # MiniLM keep .84 and .95 of the full model's nDCG@10 with 50 documents, .97 and 1.02 with 200.
-FEWEST = 50
-MOST = 20_000  # documents whose states are read; more hardly help, and cost time and disk space
-MOST_WORDS_OF = 250_000  # documents whose words are read
+FEWEST_DOCUMENTS = 50
+MOST_STATES = 20_000  # documents whose states are read; more hardly help, and cost time and space
+MOST_WORD_TEXTS = 250_000  # documents whose words are read
 
 
 def exits_folder(store: Path) -> Path:
     """Return the folder of the exits for a store of the last layer."""
-    return store.parent / EXITS
+    return store.parent / EXITS_FOLDER
 
 
 def read_exits_record(folder: Path) -> IndexExits:
@@ -84,7 +85,7 @@ def digest_of_exits(folder: Path) -> str:
     return files.json_sha256(asdict(read_exits_record(folder)))
 
 
-def sampled_rows(documents: int, most: int = MOST) -> NDArray[np.int64]:
+def sampled_rows(documents: int, most: int = MOST_STATES) -> Int64:
     """Return the rows of the documents of a fit, evenly spread and increasing.
 
     >>> sampled_rows(10, 4).tolist()
@@ -106,7 +107,7 @@ class StateFile:
 
     texts: str
     encoding: str
-    states: NDArray[np.float32]
+    states: Float32
 
     def write(self, folder: Path, number: int) -> None:
         """Write the file of a shard, complete or not at all."""

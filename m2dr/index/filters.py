@@ -6,9 +6,9 @@ that lacks a field fulfils no comparison with it.
 """
 
 import ast
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError, suggestion
 from m2dr.core.files import atomic_path, sha256_of
 from m2dr.core.records import Fields
 
-EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
+FILTER_EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
 Value = str | int | float | bool
-Compare = Callable[[str, str, Sequence[str]], Any]  # of a field, a sign, and one value or several
+Compare = Callable[[str, str, Sequence[Any]], Any]  # of a field, a sign, and values
 Join = Callable[[str, Sequence[Any]], Any]  # of and, or, not, and conditions
 
 _EQUAL = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![=!<>])=(?!=)""")
@@ -56,7 +56,7 @@ class Filter:
             made = cls(text, source, ast.parse(source, mode="eval").body)
             _translated(made._tree, source, lambda *_: None, lambda *_: None)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise UserError(f"{text[:200]!r} is no filter, such as {EXAMPLE}") from None
+            raise UserError(f"{text[:200]!r} is no filter, such as {FILTER_EXAMPLE}") from None
         return made
 
     def expression(self, types: Mapping[str, Any]) -> Any:
@@ -71,11 +71,10 @@ class Filter:
         import pyarrow as pa
         from pyarrow import compute
 
-        def compare(name: str, sign: str, texts: Sequence[str]) -> Any:
-            kind, scalars = _bound(name, sign, texts, types)
+        def compare(name: str, sign: str, scalars: Sequence[Any]) -> Any:
             field = compute.field(name)
             if sign in ("in", "==", "!="):
-                same = field.isin(pa.array([scalar.as_py() for scalar in scalars], kind))
+                same = field.isin(pa.array([scalar.as_py() for scalar in scalars], types[name]))
                 return ~same & field.is_valid() if sign == "!=" else same
             order = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
             compared = getattr(compute, order[sign])(field, compute.scalar(scalars[0]))
@@ -84,30 +83,25 @@ class Filter:
         def join(word: str, parts: Sequence[Any]) -> Any:
             return ~parts[0] if word == "not" else reduce(and_ if word == "and" else or_, parts)
 
-        return _translated(self._tree, self._source, compare, join)
+        return self.translated(types, compare, join)
 
-    def milvus(self, types: Mapping[str, Any], columns: Mapping[str, str]) -> str:
-        """Return the filter as an expression of Milvus.
+    def translated(self, types: Mapping[str, Any], compare: Compare, join: Join) -> Any:
+        """Return what two functions make of the filter, as `expression` does for pyarrow.
 
         Args:
             types: as `expression` takes them.
-            columns: names of the columns in Milvus, by field.
+            compare: called with a field, a sign of ==, !=, <, <=, >, >= or in, and scalars of
+                pyarrow: one, or those of in.
+            join: called with and, or, or not, and what was made of the parts.
 
         Raises:
             UserError: as `expression` raises.
         """
 
-        def compare(name: str, sign: str, texts: Sequence[str]) -> str:
-            column, sign_of_each = columns.get(name), "==" if sign == "in" else sign
-            _, scalars = _bound(name, sign, texts, types)
-            parts = [f"{column} {sign_of_each} {_literal(scalar)}" for scalar in scalars]
-            return f"({column} is not null and ({' or '.join(parts)}))"
+        def bound(name: str, sign: str, texts: Sequence[str]) -> Any:
+            return compare(name, sign, _bound(name, sign, texts, types))
 
-        def join(word: str, parts: Sequence[str]) -> str:
-            return f"(not {parts[0]})" if word == "not" else f"({f' {word} '.join(parts)})"
-
-        expression: str = _translated(self._tree, self._source, compare, join)
-        return expression
+        return _translated(self._tree, self._source, bound, join)
 
 
 def _translated(node: ast.expr, source: str, compare: Compare, join: Join) -> Any:
@@ -143,10 +137,8 @@ def _text(node: ast.expr, source: str) -> str:
     return (ast.get_source_segment(source, node) or "").replace(" ", "")
 
 
-def _bound(
-    name: str, sign: str, texts: Sequence[str], types: Mapping[str, Any]
-) -> tuple[Any, list[Any]]:
-    """Return the type of a field, and the values that it is compared with as pyarrow's scalars."""
+def _bound(name: str, sign: str, texts: Sequence[str], types: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a field is compared with, as pyarrow's scalars of its type."""
     import pyarrow as pa
 
     if name not in types:
@@ -172,20 +164,12 @@ def _bound(
         else:
             holds = _HOLDS.get(str(kind), "dates")
             raise UserError(f"{name!r} holds {holds}, and the filter has {text[:200]!r}.")
-    return kind, scalars
-
-
-def _literal(scalar: Any) -> str:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(scalar.type):
-        return str(scalar.value)
-    return json.dumps(scalar.as_py(), ensure_ascii=False)
+    return scalars
 
 
 FIELDS = "fields.parquet"
-MOST = 1000  # fields of a collection; those that come later are left out
-_AT_ONCE = 2**16  # rows
+MOST_FIELDS = 1000  # of a corpus; those that come later are left out
+_ROWS_AT_ONCE = 2**16  # rows of fields that are read or written at once
 # Not read as numbers: codes with zeros in front, whole numbers that float64 rounds, and words.
 _CODES, _ODD = r"^-?0\d", r"^-?\d{16,}$|(?i:nan|inf)"
 
@@ -204,9 +188,9 @@ def write_fields(path: Path, rows: Iterable[Fields]) -> str:
 
     columns: dict[str, list[Any]] = {}  # chunks of texts
     count, left = 0, iter(rows)
-    while batch := [dict(fields) for fields in islice(left, _AT_ONCE)]:
+    while batch := [dict(fields) for fields in islice(left, _ROWS_AT_ONCE)]:
         for name in dict.fromkeys(name for fields in batch for name in fields):
-            if name not in columns and len(columns) < MOST:
+            if name not in columns and len(columns) < MOST_FIELDS:
                 columns[name] = [pa.nulls(count, pa.string())]
         for name, chunks in columns.items():
             chunks.append(pa.array([fields.get(name) for fields in batch], pa.string()))
@@ -227,13 +211,20 @@ def _typed(texts: Any) -> Any:
     def any_like(pattern: str) -> bool:
         return bool(compute.any(compute.match_substring_regex(texts, pattern)).as_py())
 
-    numbers = [] if any_like(_CODES) else [pa.int64()] + ([] if any_like(_ODD) else [pa.float64()])
-    for kind in [*numbers, pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC")]:
-        try:
-            return texts.cast(kind)
-        except pa.ArrowInvalid:
-            continue
+    refused = ["int64", "double"] if any_like(_CODES) else ["double"] if any_like(_ODD) else []
+    for name, kind in field_kinds().items():
+        if name not in refused:
+            with suppress(pa.ArrowInvalid):
+                return texts.cast(kind)
     return texts
+
+
+def field_kinds() -> dict[str, Any]:
+    """Return the types that a field can have as pyarrow has them, by the names that it writes."""
+    import pyarrow as pa
+
+    dates = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
+    return {str(kind): kind for kind in (pa.int64(), pa.float64(), pa.bool_(), *dates, pa.string())}
 
 
 def field_types(path: Path) -> dict[str, Any]:
@@ -246,16 +237,7 @@ def field_types(path: Path) -> dict[str, Any]:
     return {field.name: field.type for field in schema}
 
 
-def type_named(name: str) -> Any:
-    """Return the type that pyarrow writes so, of those that a field can have."""
-    import pyarrow as pa
-
-    dates = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
-    kinds = (pa.int64(), pa.float64(), pa.bool_(), *dates, pa.string())
-    return next(kind for kind in kinds if str(kind) == name)
-
-
-def matching(path: Path, wanted: Filter) -> NDArray[np.int64]:
+def matching(path: Path, wanted: Filter) -> Int64:
     """Return the rows of the documents that fit a filter, increasing.
 
     Raises:
@@ -266,19 +248,6 @@ def matching(path: Path, wanted: Filter) -> NDArray[np.int64]:
     expression = wanted.expression(field_types(path))
     fits = dataset.dataset(path).to_table(columns={"fits": expression}).column("fits")
     return np.flatnonzero(fits.to_numpy())
-
-
-def values(path: Path) -> Iterator[dict[str, Value | None]]:
-    """Yield the fields of each document by name; dates as microseconds since 1970."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    for batch in parquet.ParquetFile(path).iter_batches(_AT_ONCE):
-        table = pa.table(batch)
-        for place, field in enumerate(table.schema):
-            if pa.types.is_timestamp(field.type):
-                table = table.set_column(place, field.name, table[place].cast(pa.int64()))
-        yield from table.to_pylist()
 
 
 def typed(fields: Fields, types: Mapping[str, Any]) -> dict[str, Value]:

@@ -10,17 +10,15 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float64, Floats
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.index.exact import ExactIndex
 from m2dr.index.filters import Filter
 from m2dr.index.searchable import Rows, Scores, Searchable, deepened
 from m2dr.index.store import Store
-from m2dr.index.vectors import Floats, check_depth, check_queries
-
-Doubles = NDArray[np.float64]
+from m2dr.index.vectors import check_depth, check_queries
 
 _BYTES = 64 * 2**20  # of the vectors of shortlists that are read at once
 _EXAMPLE = "a funnel is written like 32:1000,128:100,384"
@@ -170,13 +168,13 @@ class FunnelIndex(Searchable):
 
     def _narrowed(self, queries: Floats, rows: Rows, k: int) -> tuple[Scores, Rows]:
         """Return scores and rows [Q, <= k] of the best of a shortlist [Q, m], stage by stage."""
-        products: Doubles = np.zeros(rows.shape)
-        squares: Doubles = np.zeros(rows.shape)
+        products: Float64 = np.zeros(rows.shape)
+        squares: Float64 = np.zeros(rows.shape)
         before = 0
         keeps = [*(stage.keep for stage in self.funnel.stages[1:]), k]
         for dim, keep in zip(self.funnel.dims[1:], keeps, strict=True):
             vectors = self.store.rows(np.maximum(rows, 0).reshape(-1))[:, before:dim]
-            left: Doubles = vectors.astype(np.float64).reshape(*rows.shape, -1)
+            left: Float64 = vectors.astype(np.float64).reshape(*rows.shape, -1)
             right = queries[:, before:dim]
             # einsum rounds a vector alike wherever it lies, so copies of a document tie.
             products += np.einsum("qmd,qd->qm", left, right.astype(np.float64))
@@ -191,7 +189,7 @@ class FunnelIndex(Searchable):
             before = dim
         return scores, rows
 
-    def _scores(self, products: Doubles, squares: Doubles, queries: Floats) -> Scores:
+    def _scores(self, products: Float64, squares: Float64, queries: Floats) -> Scores:
         """Return scores [Q, m] as float32; 0 where a vector has length 0 under cosine."""
         if self.store.manifest.label.similarity == "cosine":
             lengths = np.linalg.norm(queries.astype(np.float64), axis=1)[:, None] * np.sqrt(squares)

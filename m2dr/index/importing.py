@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.core.errors import UserError
-from m2dr.index.faiss import load_faiss, reason_of
+from m2dr.index.library import load_faiss, reason_of
 from m2dr.index.manifest import INDEX
 
 

@@ -30,7 +30,6 @@ DIGESTS = "digests.bin"
 MANIFEST = "manifest.json"
 INDEX = "index"  # this name and the next are those that pyserini's FaissSearcher opens
 INDEX_DOCIDS = "docid"
-EXITS = "exits"  # folder of the exits that were fitted on the documents, beside the stores
 NEW, OLD = ".new", ".old"  # ends of the names of folders that a sync of changed documents uses
 DIGITS = 12  # of the fingerprint, in folder names and in messages
 IMPORTED = "imported"  # the runtime of vectors that another tool made
@@ -57,7 +56,7 @@ def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:
     Args:
         store: its folder.
         dim: dims kept.
-        engine: a row of ENGINES, or `faiss.factory_name` of a factory string.
+        engine: a row of ENGINES, or `engines.factory_name` of a factory string.
 
     >>> index_folder(Path("layer-06"), 128, "hnsw").as_posix()
     'layer-06/dim-128-hnsw'
@@ -320,7 +319,6 @@ class IndexManifest:
     store: str  # digest of the store that it was cut from
     factory: str = "Flat"  # what FAISS made it from
     search_params: tuple[tuple[str, int], ...] = ()  # the defaults, by name
-    reader: str = "read_index"  # the function of FAISS that opens the index file
     notes: tuple[str, ...] = ()  # what differs from the engine's default, and why
 
     def write(self, folder: Path) -> None:

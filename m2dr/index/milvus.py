@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, repeat
 from pathlib import Path
@@ -20,67 +20,50 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from m2dr.core.arrays import Floats
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
-from m2dr.index.filters import FIELDS, Filter, field_types, type_named, values
-from m2dr.index.manifest import DIGITS, Label
+from m2dr.index.filters import FIELDS, Filter, field_kinds, field_types
+from m2dr.index.manifest import DIGITS, STORE, Label, StoreManifest
 from m2dr.index.searchable import Hits, Rows, Scores, Searchable
 from m2dr.index.store import Store
-from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
+from m2dr.index.vectors import check_depth, check_queries, prefixes
 
-Hit = tuple[float, int, str]  # score, row and docid
-
-DEEPEST = 16_384  # documents per query that Milvus gives
+PREFIX = "milvus:"  # of the name of an index that lies in Milvus
 TOKEN = "MILVUS_TOKEN"
+MOST_HITS = 16_384  # documents per query that Milvus gives
 CONNECTING, ANSWERING = 10.0, 60.0  # seconds that a server may stay silent
 ATTEMPTS = 3  # to connect with a local file, whose server pymilvus now and then ends
 BATCH_BYTES = 8 * 2**20  # of vectors; a server takes messages of 64 MB
 BATCH_ROWS = 4096
 _ANSWERS = 200_000  # documents in one answer for a batch of queries
 _LONGEST = 65_535  # bytes of a text; fields with longer ones are left out
-_COLUMNS = 50  # fields of a collection; Milvus takes 64, vector and ids included
+_MOST_FIELDS = 50  # of a collection; Milvus takes 64, vector and ids included
 _SERVERS = ("http://", "https://", "tcp://", "unix://", "grpc://")
 _PROPERTY = "m2dr"  # of a collection, which holds its manifest
 
+Hit = tuple[float, int, str]  # score, row and docid
+# Type of the index as Milvus calls it, and the parameters of building and searching it.
+Engine = tuple[str, Mapping[str, int], Mapping[str, int]]
 
-@dataclass(frozen=True)
-class MilvusEngine:
-    """An index of Milvus. A new one is a row of MILVUS_ENGINES; the tests run over all rows."""
-
-    name: str
-    index_type: str  # as Milvus calls it
-    build: tuple[tuple[str, int], ...] = ()
-    search: tuple[tuple[str, int], ...] = ()
-
-    def parameters(self, k: int, filtered: bool) -> dict[str, int]:
-        """Return search parameters for `k` documents.
-
-        A graph must look at that many at least; few lists may miss what a filter lets through.
-        """
-        least = {"ef": 2 * k, "nprobe": dict(self.build).get("nlist", 0) if filtered else 0}
-        return {name: max(value, least[name]) for name, value in self.search}
-
-
-MILVUS_ENGINES = {
-    row.name: row
-    for row in (
-        MilvusEngine("flat", "FLAT"),
-        MilvusEngine("hnsw", "HNSW", (("M", 32), ("efConstruction", 200)), (("ef", 128),)),
-        MilvusEngine("ivf", "IVF_FLAT", (("nlist", 1024),), (("nprobe", 32),)),
-    )
+# A new engine is a row, and the tests run over all rows.
+MILVUS_ENGINES: dict[str, Engine] = {
+    "flat": ("FLAT", {}, {}),
+    "hnsw": ("HNSW", {"M": 32, "efConstruction": 200}, {"ef": 128}),
+    "ivf": ("IVF_FLAT", {"nlist": 1024}, {"nprobe": 32}),
 }
 
 
-def milvus_engine(name: str) -> MilvusEngine:
-    """Return the row of MILVUS_ENGINES with that name.
+def in_milvus(index: str) -> bool:
+    """Return whether the name of an index is `milvus:URI`."""
+    return index.startswith(PREFIX)
 
-    Raises:
-        UserError: there is none.
-    """
+
+def check_milvus_engine(name: str) -> None:
+    """Raise UserError unless `name` is a row of MILVUS_ENGINES."""
     if name not in MILVUS_ENGINES:
         raise UserError(f"There is no engine {name!r} for Milvus. {nearest(name, MILVUS_ENGINES)}")
-    return MILVUS_ENGINES[name]
 
 
 @dataclass(frozen=True)
@@ -93,6 +76,7 @@ class CollectionManifest:
     dim: int  # dims kept
     engine: str  # a name in MILVUS_ENGINES
     label: Label
+    docids: str  # sha256 of the docids of the store
     store: str  # digest of the store that they were cut from
     fields: tuple[tuple[str, str], ...]  # name and type of each, in the order of their columns
 
@@ -131,19 +115,18 @@ class Server:
 
     Raises:
         UserError: pymilvus is not installed, this is no address, or nothing answers.
-
-    Attributes:
-        where: the address as messages show it, without a password.
     """
 
     def __init__(self, uri: str, token: str = "", *, create: bool = False) -> None:
         scheme, sign, rest = uri.partition("://")
-        self.where = f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri
+        self._where = f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri  # no password
         local = not uri.startswith(_SERVERS)
         if local and (sign or Path(uri).suffix != ".db"):
-            raise UserError(f"{self.where!r} is no http://HOST:19530, nor FILE.db for Milvus Lite.")
+            raise UserError(
+                f"{self._where!r} is no http://HOST:19530, nor FILE.db for Milvus Lite."
+            )
         if local and not (Path(uri).parent.is_dir() if create else Path(uri).exists()):
-            raise UserError(f"There is no Milvus Lite file {self.where}.")
+            raise UserError(f"There is no Milvus Lite file {self._where}.")
         try:
             import pymilvus
         except ImportError as error:
@@ -171,7 +154,7 @@ class Server:
 
     def _refused(self, what: str, error: Any) -> UserError:
         reason = " ".join(str(error.message or error).split()).rstrip(".")
-        return UserError(f"Milvus at {self.where} failed to {what}: {reason[:300]}.")
+        return UserError(f"Milvus at {self._where} failed to {what}: {reason[:300]}.")
 
     def count(self, name: str, condition: str = "") -> int:
         """Return how many documents of a collection fit a condition."""
@@ -184,32 +167,28 @@ class Server:
         Raises:
             UserError: it was not made by m2dr, or by one of another format.
         """
-        found = self.ask("describe_collection", name)
-        # The server keeps description and properties, Milvus Lite the properties alone.
-        text = found.get("properties", {}).get(_PROPERTY) or found.get("description", "")
+        properties = self.ask("describe_collection", name).get("properties", {})
         try:
-            return parse_record(text, CollectionManifest)
+            return parse_record(properties.get(_PROPERTY, ""), CollectionManifest)
         except (ValueError, msgspec.MsgspecError) as error:
             raise UserError(f"The collection {name} has no label of m2dr: {error}") from error
 
     def create(self, manifest: CollectionManifest) -> None:
         """Create an empty collection that holds its manifest."""
-        types, engine = self.library.DataType, milvus_engine(manifest.engine)
-        text = json.dumps({"format": FORMAT, **asdict(manifest)}, sort_keys=True)
-        schema = self.client.create_schema(auto_id=False, description=text)
+        types, (index_type, build, _) = self.library.DataType, MILVUS_ENGINES[manifest.engine]
+        schema = self.client.create_schema(auto_id=False)
         schema.add_field("row", types.INT64, is_primary=True)
         schema.add_field("docid", types.VARCHAR, max_length=_LONGEST)
         schema.add_field("vector", types.FLOAT_VECTOR, dim=manifest.dim)
         kinds = {"double": types.DOUBLE, "bool": types.BOOL, "string": types.VARCHAR}
         for name, kind in manifest.fields:
-            own = kinds.get(kind, types.INT64)
             length = {"max_length": _LONGEST} if kind == "string" else {}
+            own = kinds.get(kind, types.INT64)
             schema.add_field(manifest.columns[name], own, nullable=True, **length)
         # Vectors have length one where the similarity is cosine, and one of length zero scores 0.
         plan = self.client.prepare_index_params()
-        plan.add_index(
-            "vector", index_type=engine.index_type, metric_type="IP", params=dict(engine.build)
-        )
+        plan.add_index("vector", index_type=index_type, metric_type="IP", params=build)
+        text = json.dumps({"format": FORMAT, **asdict(manifest)}, sort_keys=True)
         self.ask(
             "create_collection",
             manifest.name,
@@ -226,12 +205,7 @@ class Server:
 
 @dataclass(frozen=True)
 class MilvusCollection(Searchable):
-    """Documents at one layer and dim in Milvus, open for search.
-
-    Attributes:
-        manifest: what the collection holds.
-        server: which has the collection.
-    """
+    """Documents at one layer and dim in Milvus, open for search."""
 
     manifest: CollectionManifest
     server: Server
@@ -246,7 +220,7 @@ class MilvusCollection(Searchable):
     @property
     def deepest(self) -> int:
         """Documents per query that Milvus gives, at most."""
-        return min(self.documents, DEEPEST)
+        return min(self.documents, MOST_HITS)
 
     @property
     def dim(self) -> int:
@@ -255,24 +229,22 @@ class MilvusCollection(Searchable):
 
     def where(self, wanted: Filter) -> "MilvusCollection":
         """See Searchable; the fields are those that were pushed."""
-        manifest = self.manifest
-        if not manifest.fields:
-            raise UserError(f"The collection {manifest.name} holds no fields of documents.")
-        types = {name: type_named(kind) for name, kind in manifest.fields}
-        condition = wanted.milvus(types, manifest.columns)
-        fitting = self.server.count(manifest.name, condition)
+        if not self.manifest.fields:
+            raise UserError(f"The collection {self.manifest.name} holds no fields of documents.")
+        condition = _condition(wanted, self.manifest)
+        fitting = self.server.count(self.manifest.name, condition)
         return replace(self, condition=condition, fitting=fitting)
 
     def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
         """See Searchable."""
-        check_queries(queries, self.dim)
         hits = list(self._ask(queries, k))
         width = max(map(len, hits), default=0)
-        rows, scores = np.full((len(hits), width), -1), np.full((len(hits), width), -np.inf)
+        scores = np.full((len(hits), width), -np.inf, np.float32)
+        rows = np.full((len(hits), width), -1, np.int64)
         for number, own in enumerate(hits):
-            rows[number, : len(own)] = [row for _, row, _ in own]
             scores[number, : len(own)] = [score for score, _, _ in own]
-        return scores.astype(np.float32), rows
+            rows[number, : len(own)] = [row for _, row, _ in own]
+        return scores, rows
 
     def _hits(self, queries: Floats, k: int) -> Iterable[Hits]:
         for hits in self._ask(queries, k):
@@ -281,11 +253,15 @@ class MilvusCollection(Searchable):
     def _ask(self, queries: Floats, k: int) -> Iterator[list[Hit]]:
         """Yield the hits of each query, best first, in batches that an answer can hold."""
         check_depth(k)
-        if k > DEEPEST:
-            raise UserError(f"{k:,} documents were asked for; Milvus gives {DEEPEST:,} at most.")
+        check_queries(queries, self.dim)
+        if k > MOST_HITS:
+            raise UserError(f"{k:,} documents were asked for; Milvus gives {MOST_HITS:,} at most.")
         prepared = prefixes(queries, self.dim, self.manifest.label.similarity)
+        _, build, search = MILVUS_ENGINES[self.manifest.engine]
+        # A graph must look at k at least; few lists may miss what a filter lets through.
+        least = {"ef": 2 * k, "nprobe": build.get("nlist", 0) if self.condition else 0}
+        parameters = {name: max(value, least[name]) for name, value in search.items()}
         size = max(1, _ANSWERS // k)
-        parameters = milvus_engine(self.manifest.engine).parameters(k, bool(self.condition))
         for start in range(0, len(prepared), size):
             for hits in self.server.ask(
                 "search",
@@ -306,23 +282,52 @@ class MilvusCollection(Searchable):
         self.server.close()
 
 
+def _condition(wanted: Filter, manifest: CollectionManifest) -> str:
+    """Return a filter as an expression of Milvus."""
+    columns = manifest.columns
+
+    def compare(name: str, sign: str, scalars: Sequence[Any]) -> str:
+        column, each = columns[name], "==" if sign == "in" else sign
+        parts = [f"{column} {each} {_literal(scalar)}" for scalar in scalars]
+        return f"({column} is not null and ({' or '.join(parts)}))"
+
+    def join(word: str, parts: Sequence[str]) -> str:
+        return f"(not {parts[0]})" if word == "not" else f"({f' {word} '.join(parts)})"
+
+    kinds = field_kinds()
+    types = {name: kinds[kind] for name, kind in manifest.fields}
+    return str(wanted.translated(types, compare, join))
+
+
+def _literal(scalar: Any) -> str:
+    """Return a value of pyarrow as Milvus reads it: dates are microseconds since 1970."""
+    dated = str(scalar.type).startswith("timestamp")
+    return str(scalar.value) if dated else json.dumps(scalar.as_py(), ensure_ascii=False)
+
+
 def open_collection(
-    uri: str, corpus: str, fingerprint: str, layer: int, dim: int | None = None
+    index: str,
+    corpus: str,
+    fingerprint: str,
+    layer: int,
+    dim: int | None = None,
+    store: Path | None = None,
 ) -> MilvusCollection:
     """Open a collection that `m2dr index push` wrote.
 
     Args:
-        uri: a server or a local file, as `Server` takes it.
+        index: a server or a local file, as `Server` takes it, or `milvus:` before one.
         corpus: whose documents.
         fingerprint: of the model that encoded them.
         layer: of the documents.
         dim: of the collection; None: the longest.
+        store: folder of the store of that layer, if there is one on this machine.
 
     Raises:
         UserError: the server does not answer, or there is no such collection, or it is
-            half-written or of another corpus or model.
+            half-written, of another corpus or model, or of other vectors than the store.
     """
-    server = Server(uri)
+    server = Server(index.removeprefix(PREFIX))
     try:
         cuts = cuts_of(server, corpus, fingerprint)
         dims = [cut.dim for cut in cuts if cut.layer == layer and dim in (None, cut.dim)]
@@ -333,6 +338,9 @@ def open_collection(
         manifest = server.manifest(name)
         if (manifest.corpus, manifest.label.fingerprint) != (corpus, fingerprint):
             raise UserError(f"The collection {name} holds another corpus, or is by another model.")
+        beside = StoreManifest.read(store) if store and (store / STORE).exists() else None
+        if beside and beside.digest != manifest.store:
+            raise UserError(f"{name} is not {store}; push it again with --overwrite.")
         # Documents of a collection that is not loaded cannot be counted.
         server.ask("load_collection", name, timeout=10 * ANSWERING)
         count = server.count(name)
@@ -386,12 +394,13 @@ def push(
     Raises:
         UserError: the collection holds something else, or the server does not answer.
     """
+    check_milvus_engine(engine)
     if not 1 <= dim <= store.width:
         raise UserError(f"Dim {dim} was asked for; {store.folder} has {store.width}.")
     own = store.manifest
     manifest = CollectionManifest(
-        own.corpus, store.documents, store.layer, dim, milvus_engine(engine).name, own.label,
-        own.digest, _pushed_fields(store),
+        own.corpus, store.documents, store.layer, dim, engine, own.label, own.docids, own.digest,
+        _pushed_fields(store),
     )  # fmt: skip
     name = manifest.name
     if overwrite:
@@ -401,17 +410,15 @@ def push(
     elif (there := server.manifest(name)) != replace(manifest, label=there.label):
         raise UserError(f"{name} has another engine or other vectors; --overwrite replaces it.")
     server.ask("load_collection", name, timeout=10 * ANSWERING)
-    size, written, columns = max(1, min(BATCH_ROWS, BATCH_BYTES // (4 * dim))), 0, manifest.columns
-    rows: Iterator[Mapping[str, object]]
-    rows = values(store.folder / FIELDS) if manifest.fields else repeat({})
+    size, written = max(1, min(BATCH_ROWS, BATCH_BYTES // (4 * dim))), 0
+    rows = _field_values(store.folder / FIELDS) if manifest.fields else repeat({})
     for start, block in store.blocks(size, compare=True):
         stop, fields = start + len(block), list(islice(rows, len(block)))
         if server.count(name, f"row >= {start} and row < {stop}") < len(block):
-            vectors = prefixes(block, dim, own.label.similarity)
-            docids = store.docids[start:stop]
+            vectors, docids = prefixes(block, dim, own.label.similarity), store.docids[start:stop]
             entities = [
                 {"row": row, "docid": docid, "vector": vector}
-                | {column: field.get(one) for one, column in columns.items()}
+                | {column: field.get(one) for one, column in manifest.columns.items()}
                 for row, docid, vector, field in zip(
                     range(start, stop), docids, vectors, fields, strict=True
                 )
@@ -435,4 +442,17 @@ def _pushed_fields(store: Store) -> tuple[tuple[str, str], ...]:
             if (compute.max(compute.binary_length(column)).as_py() or 0) > _LONGEST:
                 continue
         kept.append((name, str(kind)))
-    return tuple(kept[:_COLUMNS])
+    return tuple(kept[:_MOST_FIELDS])
+
+
+def _field_values(path: Path) -> Iterator[Mapping[str, object]]:
+    """Yield the fields of each document by name; dates as microseconds since 1970."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for batch in parquet.ParquetFile(path).iter_batches(BATCH_ROWS):
+        table = pa.table(batch)
+        for place, field in enumerate(table.schema):
+            if pa.types.is_timestamp(field.type):
+                table = table.set_column(place, field.name, table[place].cast(pa.int64()))
+        yield from table.to_pylist()

@@ -1,37 +1,29 @@
-"""The base class of everything that can be searched, with the rule for ties; and docids."""
+"""The base class of everything that can be searched, with the rule for ties."""
 
-import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, overload
+from typing import Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from m2dr.core.arrays import Float32, Floats, Int64
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, Ranking, Run
+from m2dr.index.docids import Docids
 from m2dr.index.filters import Filter
-from m2dr.index.manifest import IndexManifest, Label, StoreManifest
-from m2dr.index.vectors import Floats, check_depth, check_queries
+from m2dr.index.manifest import Label
+from m2dr.index.vectors import check_depth, check_queries
 
-if TYPE_CHECKING:
-    from m2dr.index.milvus import CollectionManifest
-
-Scores = NDArray[np.float32]
-Rows = NDArray[np.int64]
+Scores = Float32
+Rows = Int64
 Found = TypeVar("Found")
 Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
 
-_NEWLINE = 10
-_WORDS = 8  # of eight bytes: longer docids are sorted as strings, which takes less memory
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
 
 
 class Ranker(Protocol):
-    """What ranks documents as `Searchable.ranked` does."""
+    """Ranks documents: a Searchable, or a wrapper that changes queries or scores."""
 
     def ranked(
         self,
@@ -68,6 +60,21 @@ class Mixed:
         return self.documents.ranked(query_ids, self.vectors(queries, texts), k, drop, texts)
 
 
+class Manifest(Protocol):
+    """What a store, an index or a collection records of its documents and their vectors."""
+
+    @property
+    def corpus(self) -> str: ...
+    @property
+    def documents(self) -> int: ...
+    @property
+    def layer(self) -> int: ...
+    @property
+    def label(self) -> Label: ...
+    @property
+    def docids(self) -> str: ...
+
+
 class Searchable(ABC):
     """Documents of one layer, searched at one dim.
 
@@ -76,8 +83,8 @@ class Searchable(ABC):
         docids: by row.
     """
 
-    manifest: "StoreManifest | IndexManifest | CollectionManifest"
-    docids: "Docids"
+    manifest: Manifest
+    docids: Docids
 
     @property
     @abstractmethod
@@ -137,6 +144,17 @@ class Searchable(ABC):
         Raises:
             UserError: the fields of the documents are not known, or the filter does not fit them.
         """
+
+    def with_search_params(self, search_params: Mapping[str, int]) -> "Searchable":
+        """Return the same index with other parameters of searching, by name.
+
+        Raises:
+            UserError: there is no such parameter; only the engines of FAISS have some.
+        """
+        if search_params:
+            names = ", ".join(search_params)
+            raise UserError(f"--search-param {names} was given, and this way to search has none.")
+        return self
 
     def warnings(self, query: Cut) -> list[str]:
         """Return sentences that say why rankings of `query` may be worse than the model allows."""
@@ -217,7 +235,7 @@ def deepened(
     return [results[row] for row in range(len(queries))]
 
 
-def hits_of(docids: "Docids", found: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:
+def hits_of(docids: Docids, found: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:
     """Yield the hits of each query, from its scores and rows [n]; a row of -1 is no document."""
     for scores, rows in found:
         kept = rows >= 0
@@ -232,122 +250,3 @@ def run_of(query_ids: Sequence[str], hits: Iterable[Hits], k: int, drop: Mapping
             for name, (docids, scores) in zip(query_ids, hits, strict=True)
         }
     )
-
-
-class Docids(Sequence[str]):
-    r"""The docids of a file, which stay bytes until asked for: 8 bytes each beside the file's own.
-
-    >>> docids = Docids(b"d1\nd2\n")
-    >>> len(docids), docids[1], docids.take([1, 0])
-    (2, 'd2', ['d2', 'd1'])
-
-    Attributes:
-        data: as the file holds them.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
-        self._starts = np.concatenate([[0], breaks + 1])  # one more than there are docids
-        self._start = self._starts.data  # whose items are ints, four times as fast
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
-    def __getitem__(self, row: int | slice) -> str | list[str]:
-        if isinstance(row, slice):
-            return self.take(range(*row.indices(len(self))))
-        size = len(self)
-        if not -size <= row < size:
-            raise IndexError(f"Row {row} was asked for; there are {counted(size, 'docids')}.")
-        row %= size
-        return self.data[self._start[row] : self._start[row + 1] - 1].decode()
-
-    def take(self, rows: Iterable[int]) -> list[str]:
-        """Return the docids of `rows`, in that order."""
-        return [self[int(row)] for row in rows]
-
-    def find(self, docids: Iterable[str]) -> dict[str, int]:
-        """Return the rows of those docids that are there, in one pass over all."""
-        wanted = {docid.encode(errors="surrogatepass"): docid for docid in docids}
-        lines = enumerate(self.data.split(b"\n"))
-        return {wanted[line]: row for row, line in lines if line and line in wanted}
-
-    def ranks(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the rank of each row's docid among the sorted docids, [documents].
-
-        Among documents of equal score the higher rank comes first.
-        """
-        order = self._order()
-        ranks = np.empty(len(self), np.int64)
-        ranks[order] = np.arange(len(self))
-        return ranks
-
-    def repeated(self) -> tuple[int, int] | None:
-        """Return two rows with the same docid; None where every docid comes once."""
-        # By hashes first, which take 8 bytes each where a table of strings would take a hundred.
-        hashes = np.fromiter(map(hash, self), np.int64, len(self))
-        hashes.sort()
-        suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
-        seen: dict[str, int] = {}
-        for row, docid in enumerate(self if suspects else ()):
-            if docid in seen:
-                return seen[docid], row
-            if hash(docid) in suspects:
-                seen[docid] = row
-        return None
-
-    def _order(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the rows sorted by docid: UTF-8 sorts as the code points of strings do."""
-        lengths = np.diff(self._starts) - 1
-        words = -(-int(lengths.max(initial=0)) // 8)
-        if words > _WORDS:
-            return np.array(sorted(range(len(self)), key=self.__getitem__), np.int64)
-        # Each docid as big-endian words of eight bytes, zeros behind it; and its length, which
-        # tells it from one that ends in zeros.
-        wide = np.zeros((len(self), 8 * words), np.uint8)
-        letters = np.frombuffer(self.data, np.uint8)
-        wide[np.arange(8 * words) < lengths[:, None]] = letters[letters != _NEWLINE]
-        columns = wide.view(">u8").astype(np.uint64)
-        return np.lexsort((lengths, *columns.T[::-1]))
-
-
-def encode_docids(docids: Iterable[str]) -> bytes:
-    r"""Return the docids as a file holds them.
-
-    Raises:
-        UserError: a docid is empty or holds a line break, which one line cannot hold.
-
-    >>> encode_docids(["d1", "d2"])
-    b'd1\nd2\n'
-    """
-    lines = bytearray()
-    for row, docid in enumerate(docids):
-        if not docid or "\n" in docid or "\r" in docid:
-            raise UserError(f"Document {row} has the id {docid!r}: an id is one line, not empty.")
-        lines += f"{docid}\n".encode()
-    return bytes(lines)
-
-
-def read_docids(path: Path, documents: int, sha256: str) -> Docids:
-    """Read the docids of a store or index, and compare them with its manifest.
-
-    Args:
-        path: the file.
-        documents: number of docids.
-        sha256: of the file.
-
-    Raises:
-        UserError: the file is missing, or is not the one that was written.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
-    if hashlib.sha256(data).hexdigest() != sha256 or data.count(b"\n") != documents:
-        raise UserError(f"{path} does not hold the docids that were written.")
-    return Docids(data)

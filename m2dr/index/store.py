@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from m2dr.core.arrays import Array, Floats, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.files import (
     TEMPORARY_SUFFIX,
@@ -31,6 +31,7 @@ from m2dr.core.files import (
     write_bytes,
     write_record,
 )
+from m2dr.index.docids import Docids, encode_docids, read_docids
 from m2dr.index.filters import FIELDS, Filter, matching
 from m2dr.index.manifest import (
     DIGESTS,
@@ -46,8 +47,7 @@ from m2dr.index.manifest import (
     built_indexes,
     store_folders,
 )
-from m2dr.index.searchable import Docids, encode_docids, read_docids
-from m2dr.index.vectors import FORMATS, Floats
+from m2dr.index.vectors import FORMATS
 
 # Shapes in this file: n rows.
 
@@ -104,7 +104,7 @@ class Store:
         """Dims of a vector."""
         return self.manifest.width
 
-    def matching(self, wanted: Filter) -> NDArray[np.int64]:
+    def matching(self, wanted: Filter) -> Int64:
         """Return the rows of the documents that fit a filter, increasing.
 
         Raises:
@@ -148,7 +148,7 @@ class Store:
             raise IndexError(f"Rows {wanted} were asked for; there are {self.documents}.")
         return FORMATS[self.manifest.dtype].vectors(self.packed(wanted))
 
-    def packed(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def packed(self, rows: Int64) -> list[Array]:
         """Return stored rows [n] as the files hold them: parts [n, any] of `VectorFormat.pack`."""
         held = FORMATS[self.manifest.dtype].pack(np.empty((0, self.width), np.float32))
         found = [np.empty((len(rows), part.shape[1]), part.dtype) for part in held]
@@ -201,7 +201,7 @@ class Store:
         else:
             self._compared.add(FIELDS)
 
-    def _parts(self, shard: Shard) -> list[NDArray[Any]]:
+    def _parts(self, shard: Shard) -> list[Array]:
         """Return views of the parts of a shard."""
         path = self.folder / shard.name
         held = self.manifest
@@ -315,7 +315,7 @@ class StoreWriter:
         docids: Sequence[str],
         vectors: Floats,
         digests: bytes,
-        copied: tuple[NDArray[np.int64], list[NDArray[Any]]] | None = None,
+        copied: tuple[Int64, list[Array]] | None = None,
     ) -> int:
         """Write a shard, and then its record.
 
@@ -332,7 +332,7 @@ class StoreWriter:
         Raises:
             UserError: a value is not finite or too large for the dtype.
         """
-        places: NDArray[np.int64] = np.arange(len(docids))
+        places: Int64 = np.arange(len(docids))
         if copied is not None:
             places = np.delete(places, copied[0])
         if vectors.shape != (len(places), self.plan.width):

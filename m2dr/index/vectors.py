@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Array, Float32, Floats
 from m2dr.core.errors import UserError
 from m2dr.core.records import Similarity
-
-Floats = NDArray[np.floating[Any]]
 
 _STEPS = 127  # of int8 on either side of zero; -128 is left out, so that negating loses nothing
 
 
-def prefixes(vectors: Floats, dim: int, similarity: Similarity) -> NDArray[np.float32]:
+def prefixes(vectors: Floats, dim: int, similarity: Similarity) -> Float32:
     """Cut vectors, and only then normalise them.
 
     Args:
@@ -81,7 +79,7 @@ class VectorFormat:
         """Return the size of a shard in bytes."""
         return rows * (width * self.dtype.itemsize + (4 if self.scaled else 0))
 
-    def pack(self, vectors: Floats) -> list[NDArray[Any]]:
+    def pack(self, vectors: Floats) -> list[Array]:
         """Return vectors [n, width] as the parts of a shard; f16 makes too large values infinite.
 
         The values are a part [n, width], the scales one in front of them, [n, 1].
@@ -96,7 +94,7 @@ class VectorFormat:
         steps = np.where(scales > 0, scales, np.float32(1))
         return [scales, np.rint(vectors / steps).astype(self.dtype)]
 
-    def parts(self, path: Path, rows: int, width: int) -> list[NDArray[Any]]:
+    def parts(self, path: Path, rows: int, width: int) -> list[Array]:
         """Return read-only views of the parts of a shard, as `pack` gave them."""
         values = np.memmap(
             path, self.dtype, mode="r", offset=4 * rows * self.scaled, shape=(rows, width)
@@ -105,7 +103,7 @@ class VectorFormat:
             return [values]
         return [np.memmap(path, "<f4", mode="r", shape=(rows, 1)), values]
 
-    def vectors(self, parts: Sequence[NDArray[Any]]) -> Floats:
+    def vectors(self, parts: Sequence[Array]) -> Floats:
         """Return the vectors of parts: of f16 and f32 the part itself, of int8 new float32."""
         if not self.scaled:
             return parts[0]

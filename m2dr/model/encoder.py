@@ -6,14 +6,13 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
+from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.records import ModelCard, pooling_modes
 from m2dr.model.backbones import attend, backbone_of
@@ -26,9 +25,7 @@ from m2dr.model.exits import FittedExits, float32_on, identity_head, through
 ASYNCHRONOUS = ("cuda",)  # types of device that work while the processor goes on
 IN_FLIGHT = 2  # batches that a gpu has been sent and whose vectors are not read yet
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
-IdsAndMask = tuple[Ints, Ints]  # [B, T] each
+IdsAndMask = tuple[Int64, Int64]  # [B, T] each
 Listener = Callable[[int, Tensor], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -262,36 +259,36 @@ class Encoder(nn.Module):
 
     @torch.inference_mode()
     def embed(
-        self, input_ids: Ints, attention_mask: Ints, layers: Sequence[int] | None = None
-    ) -> Floats:
+        self, input_ids: Int64, attention_mask: Int64, layers: Sequence[int] | None = None
+    ) -> Float32:
         """Embed arrays without gradients: [B, T] twice to [L, B, W]."""
         (vectors,) = self._each([(input_ids, attention_mask)], partial(self, layers=layers))
         return vectors
 
     def embed_many(
         self, batches: Iterable[IdsAndMask], layers: Sequence[int] | None = None
-    ) -> Iterator[Floats]:
+    ) -> Iterator[Float32]:
         """Yield the embeddings of each batch; a gpu works on the next ones meanwhile."""
         return self._each(batches, partial(self, layers=layers))
 
     def states_many(
         self, batches: Iterable[IdsAndMask], layers: Sequence[int] = ()
-    ) -> Iterator[Floats]:
+    ) -> Iterator[Float32]:
         """Yield the states of each batch, as `states` gives them."""
         return self._each(batches, partial(self.states, layers=layers))
 
     @torch.inference_mode()
     def _each(
         self, batches: Iterable[IdsAndMask], run: Callable[[Tensor, Tensor | None], Tensor]
-    ) -> Iterator[Floats]:
+    ) -> Iterator[Float32]:
         """Yield what `run` gives for each batch; on a gpu, some batches ahead of the caller."""
-        under_way: deque[Callable[[], Floats]] = deque()
+        under_way: deque[Callable[[], Float32]] = deque()
         for input_ids, attention_mask in batches:
             # Checked before the copy: to read from a gpu is to wait for it.
             ids = torch.from_numpy(input_ids)
             mask = None if attention_mask.all() else torch.from_numpy(attention_mask)
             if self.device.type != "cuda":
-                vectors: Floats = run(ids, mask).numpy()
+                vectors: Float32 = run(ids, mask).numpy()
                 yield vectors
                 continue
             under_way.append(self._begin(ids, mask, run))
@@ -302,7 +299,7 @@ class Encoder(nn.Module):
 
     def _begin(
         self, ids: Tensor, mask: Tensor | None, run: Callable[[Tensor, Tensor | None], Tensor]
-    ) -> Callable[[], Floats]:
+    ) -> Callable[[], Float32]:
         """Send a batch to the gpu without waiting; the function returned waits for its vectors."""
         ids = ids.pin_memory().to(self.device, non_blocking=True)
         mask = None if mask is None else mask.pin_memory().to(self.device, non_blocking=True)
@@ -312,9 +309,9 @@ class Encoder(nn.Module):
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch does not annotate it
         done.record(torch.cuda.current_stream(self.device))
 
-        def wait() -> Floats:
+        def wait() -> Float32:
             done.synchronize()
-            read: Floats = found.numpy()
+            read: Float32 = found.numpy()
             return read
 
         return wait

@@ -9,13 +9,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError
 from m2dr.core.files import explain_failure, write_bytes
 from m2dr.model.hub import EXITS, HEADS
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 # Shapes in this file:
 #   B and N texts, P dims of a pooled state, W dims of the embedding.
 
-Floats = NDArray[np.float32]
 
 _PREFIX, _SUFFIX = "exit_heads.", ".weight"  # parts of a tensor's name around the layer
 
@@ -84,7 +82,7 @@ class FittedExits(nn.Module):
         return through(self.heads[str(layer)], state)
 
     @torch.no_grad()
-    def scale_to(self, layer: int, states: Floats, targets: Floats) -> Floats:
+    def scale_to(self, layer: int, states: Float32, targets: Float32) -> Float32:
         """Scale a head so that it comes closest to targets, and return what is left of these.
 
         Args:
@@ -97,7 +95,7 @@ class FittedExits(nn.Module):
         scale = float((vectors * targets).sum() / max(float((vectors**2).sum()), 1e-12))
         for part in head.parameters():
             part.mul_(scale)
-        left: Floats = targets - scale * vectors
+        left: Float32 = targets - scale * vectors
         return left
 
 
@@ -109,7 +107,7 @@ def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 
 
 def give_exits(
-    encoder: "Encoder", heads: Mapping[int, tuple[Floats, Floats]], words: WordTable | None
+    encoder: "Encoder", heads: Mapping[int, tuple[Float32, Float32]], words: WordTable | None
 ) -> None:
     """Give an encoder fitted exits, beside any that it has.
 

@@ -32,13 +32,14 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import normalize
 
+from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.files import error_summary, json_sha256, sha256_of
 from m2dr.core.records import ModelCard
 from m2dr.model.backbones import backbone_of, sizes_of
 from m2dr.model.checkpoint import load, load_tokenizer, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
-from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints
+from m2dr.model.encoder import Encoder, IdsAndMask
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
 from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
 
@@ -56,7 +57,7 @@ _WARM_UPS, _ROUNDS = 2, 7  # of each runtime in turn, when the fastest is taken
 _ENOUGH = 20.0  # seconds after which fewer rounds do
 _LENGTHS = (1, 3, 6, 9) * 4  # of the texts of a sample, in sentences of about 10 tokens
 
-Run = Callable[[Ints, Ints], Floats]  # ids and mask [B, T] to vectors [B, W], not normalised
+Run = Callable[[Int64, Int64], Float32]  # ids and mask [B, T] to vectors [B, W], not normalised
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _open_openvino(folder: Path, dtype: str) -> Run:
     compiled = _compiled(folder, dtype, {"PERFORMANCE_HINT": "LATENCY"})
     own = threading.local()
 
-    def run(input_ids: Ints, attention_mask: Ints) -> Floats:
+    def run(input_ids: Int64, attention_mask: Int64) -> Float32:
         if not hasattr(own, "request"):
             own.request = compiled.create_infer_request()
         # Copied: the next query of this thread is written over the same memory.
@@ -274,8 +275,8 @@ class GraphRuntime:
     device: torch.device = field(default=torch.device("cpu"))
 
     def embed(
-        self, input_ids: Ints, attention_mask: Ints, layers: Sequence[int] | None = None
-    ) -> Floats:
+        self, input_ids: Int64, attention_mask: Int64, layers: Sequence[int] | None = None
+    ) -> Float32:
         """Embed texts: [B, T] twice to [1, B, W], not normalised.
 
         Raises:
@@ -367,12 +368,12 @@ class OpenvinoBatches:
         if used != PRECISIONS[dtype]:
             raise UserError(f"--dtype {dtype} was asked for, and OpenVINO takes {used} here.")
 
-    def run(self, batches: Iterable[IdsAndMask]) -> Iterator[tuple[IdsAndMask, Floats]]:
+    def run(self, batches: Iterable[IdsAndMask]) -> Iterator[tuple[IdsAndMask, Float32]]:
         """Yield each batch, [B, T] twice, with the output of the graph; the next ones run then."""
         idle = [self._compiled.create_infer_request() for _ in range(self._at_once)]
         under_way: deque[tuple[IdsAndMask, Any]] = deque()
 
-        def ended() -> tuple[IdsAndMask, Floats]:
+        def ended() -> tuple[IdsAndMask, Float32]:
             batch, request = under_way.popleft()
             request.wait()
             # Copied: a later batch is written over the same memory.
@@ -411,7 +412,7 @@ class GraphEncoder:
 
     def embed_many(
         self, batches: Iterable[IdsAndMask], layers: Sequence[int] | None = None
-    ) -> Iterator[Floats]:
+    ) -> Iterator[Float32]:
         """Yield the embeddings of each batch, as `Encoder.embed_many` gives them."""
         wanted = tuple(layers or range(1, self.layers + 1))
 
@@ -422,18 +423,18 @@ class GraphEncoder:
 
     def states_many(
         self, batches: Iterable[IdsAndMask], layers: Sequence[int] = ()
-    ) -> Iterator[Floats]:
+    ) -> Iterator[Float32]:
         """Yield the states of each batch, as `Encoder.states` gives them."""
         return self._each(batches, partial(self._encoder.join_states, layers=layers))
 
     @torch.inference_mode()
     def _each(
         self, batches: Iterable[IdsAndMask], finish: Callable[..., Tensor]
-    ) -> Iterator[Floats]:
+    ) -> Iterator[Float32]:
         """Yield what `finish` makes of the pooled states of each batch and its mask."""
         for (_, mask), states in self._graph.run(batches):
             pooled = dict(enumerate(torch.from_numpy(states)))
-            vectors: Floats = finish(pooled, torch.from_numpy(mask)).numpy()
+            vectors: Float32 = finish(pooled, torch.from_numpy(mask)).numpy()
             yield vectors
 
 

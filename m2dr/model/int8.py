@@ -20,13 +20,13 @@ from pathlib import Path
 from timeit import repeat
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import UserError, counted, missing
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import say
 from m2dr.core.records import Side
-from m2dr.model.encoder import Floats, IdsAndMask
+from m2dr.model.encoder import IdsAndMask
 from m2dr.model.graphs import (
     INT8,
     OPENVINO,
@@ -143,7 +143,7 @@ def _calibrate(graph: Path, batches: Sequence[IdsAndMask], folder: Path) -> None
 
 def _batches(
     encoder: BatchEncoder, tokenizer: ModelTokenizer, texts: Sequence[str], side: Side
-) -> tuple[list[IdsAndMask], NDArray[np.int64]]:
+) -> tuple[list[IdsAndMask], Int64]:
     """Return padded batches, and for each of their rows the number of its text."""
     rows = tokenize(encoder.card, tokenizer, texts, side)
     order = np.argsort([len(row) for row in rows], kind="stable")
@@ -153,15 +153,15 @@ def _batches(
 
 def _vectors(
     encoder: BatchEncoder, tokenizer: ModelTokenizer, texts: Sequence[str], side: Side, layer: int
-) -> Floats:
+) -> Float32:
     """Return unit vectors [n, W] of texts at a layer."""
     batches, order = _batches(encoder, tokenizer, texts, side)
     vectors = np.concatenate([each[0] for each in encoder.embed_many(batches, [layer])])
-    unit: Floats = unit_rows(vectors)[np.argsort(order)]
+    unit: Float32 = unit_rows(vectors)[np.argsort(order)]
     return unit
 
 
-def _reciprocal_rank(scores: Floats) -> float:
+def _reciprocal_rank(scores: Float32) -> float:
     """Return the mean reciprocal rank of the texts [n] that scores [n, n] are to find."""
     return float((1 / (scores >= np.diag(scores)[:, None]).sum(axis=1)).mean())
 

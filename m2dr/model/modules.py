@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import explain_failure, write_json
 from m2dr.core.records import ModelCard, pooling_modes
@@ -186,7 +185,7 @@ def write_modules(modules: Iterable[nn.Module], folder: Path, first: int) -> lis
     return listed
 
 
-def rotate(behind: nn.Sequential, width: int, rotation: NDArray[np.float32]) -> nn.Sequential:
+def rotate(behind: nn.Sequential, width: int, rotation: Float32) -> nn.Sequential:
     """Return modules that give R e where `behind` gives e, by a Dense at the end.
 
     Args:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 from tokenizers import normalizers
 
+from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import ModelCard, Side
 
@@ -99,7 +99,7 @@ class ModelTokenizer(BaseTokenizer):
         """Number of special tokens around each text."""
         return int(self.inner.num_special_tokens_to_add())
 
-    def pad(self, rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def pad(self, rows: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
         """Return rows of ids as one array [B, T], and its mask."""
         real = np.arange(max(1, *map(len, rows))) < np.array([len(row) for row in rows])[:, None]
         ids = np.full(real.shape, self.pad_id, np.int64)

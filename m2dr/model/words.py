@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core.analyzer import Analyzer
+from m2dr.core.arrays import Array, Float32
 from m2dr.core.errors import UserError
 from m2dr.core.files import explain_failure, write_bytes
 from m2dr.model.hub import WORDS
@@ -23,7 +22,6 @@ from m2dr.model.hub import WORDS
 # Shapes in this file:
 #   N texts, F words, W dims of the embedding, K dims that are asked for, L layers.
 
-Floats = NDArray[np.float32]
 _BESIDE = "beside."  # begins the name of a layer's matrix
 
 
@@ -45,12 +43,12 @@ class WordTable:
     """
 
     rows: Mapping[str, int]
-    weights: Floats
-    table: NDArray[Any]
+    weights: Float32
+    table: Array
     language: str
     limit: int
-    beside: Mapping[int, Floats] = field(default_factory=dict)
-    bridge: Floats | None = None
+    beside: Mapping[int, Float32] = field(default_factory=dict)
+    bridge: Float32 | None = None
     query_model: str = ""
     path: Path = Path(WORDS)
 
@@ -74,7 +72,7 @@ class WordTable:
         words = self.analyzer(text)[: self.limit]
         return [row for row in map(self.rows.get, words) if row is not None]
 
-    def embed(self, texts: Sequence[str], dim: int | None = None) -> Floats:
+    def embed(self, texts: Sequence[str], dim: int | None = None) -> Float32:
         """Return the vectors of texts, [N, K] float32, not normalised; 0 without a known word.
 
         Args:
@@ -86,7 +84,7 @@ class WordTable:
         """
         return self.embed_tokens([self.tokenize(text) for text in texts], dim)
 
-    def embed_tokens(self, tokens: Sequence[Sequence[int]], dim: int | None = None) -> Floats:
+    def embed_tokens(self, tokens: Sequence[Sequence[int]], dim: int | None = None) -> Float32:
         """Return what `embed` gives for N texts, of which `tokenize` gave the rows."""
         if dim is not None and not 1 <= dim <= self.width:
             raise UserError(f"Dim {dim} was asked for; layer 0 has {self.width} ({self.path}).")
@@ -102,11 +100,11 @@ class WordTable:
             raise UserError(f"{self.path} holds a number that is not finite.")
         return vectors
 
-    def mixed(self, vectors: Floats, texts: Sequence[str], weight: float) -> Floats:
+    def mixed(self, vectors: Float32, texts: Sequence[str], weight: float) -> Float32:
         """Return the vectors [N, W] of texts, of length one, plus `weight` times their words'."""
         return unit_rows(vectors) + np.float32(weight) * unit_rows(self.embed(texts))
 
-    def bridged(self, vectors: Floats, texts: Sequence[str]) -> Floats:
+    def bridged(self, vectors: Float32, texts: Sequence[str]) -> Float32:
         """Return what vectors [N, V] of texts by the query model search: as much of words beside.
 
         Both parts have length one.
@@ -114,7 +112,7 @@ class WordTable:
         assert self.bridge is not None, "the model of the bridge was compared"
         return self.mixed(vectors @ self.bridge, texts, 1.0)
 
-    def add(self, vectors: Floats, layers: Sequence[int], texts: Sequence[str]) -> None:
+    def add(self, vectors: Float32, layers: Sequence[int], texts: Sequence[str]) -> None:
         """Add what the words of texts say to the vectors of the layers that read words.
 
         Args:
@@ -154,7 +152,7 @@ class WordTable:
                 f"{path} was to be written, and a number is not finite or above 65,504."
             )
         words = np.frombuffer("\n".join(self.rows).encode(), np.uint8)
-        tensors: dict[str, NDArray[Any]] = {"table": table, "weights": self.weights, "words": words}
+        tensors: dict[str, Array] = {"table": table, "weights": self.weights, "words": words}
         tensors |= {f"{_BESIDE}{n}": np.ascontiguousarray(m) for n, m in self.beside.items()}
         # One entry, because safetensors writes several in an order that differs from run to run.
         about = {"language": self.language, "limit": self.limit}
@@ -180,7 +178,7 @@ class WordTable:
             about = json.loads(header.pop("__metadata__")["m2dr"])
             kinds = {"F16": "<f2", "F32": "<f4", "U8": "u1"}
 
-            def read(name: str) -> NDArray[Any]:
+            def read(name: str) -> Array:
                 entry = header[name]
                 begin, end = (start + offset for offset in entry["data_offsets"])
                 tensor = np.asarray(file[begin:end]).view(kinds[entry["dtype"]])
@@ -204,8 +202,8 @@ class WordTable:
             )  # fmt: skip
 
 
-def unit_rows(vectors: Floats) -> Floats:
+def unit_rows(vectors: Float32) -> Float32:
     """Return vectors of length one; one of length zero stays as it is."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit: Floats = vectors / np.maximum(lengths, np.float32(1e-12))
+    unit: Float32 = vectors / np.maximum(lengths, np.float32(1e-12))
     return unit

@@ -19,8 +19,8 @@ from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tables import id_of
 from m2dr.index.bm25 import BM25, Bm25
+from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.manifest import IMPORTED, StoreManifest, homes
-from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 from m2dr.tasks.encoder import newest_model
 

@@ -7,19 +7,14 @@ first Q rank all others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from m2dr.core.arrays import Array, Bools, Float32, Float64, Int64
 from m2dr.core.records import Rotation, Similarity
 from m2dr.training.scores import prefix_scores
-
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 # Of the exit heads.
 RIDGES = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tried for each layer; relative to the diagonal
@@ -56,14 +51,14 @@ class FittedHead:
             any.
     """
 
-    weight: Floats
-    beside: Floats
-    bias: Floats
+    weight: Float32
+    beside: Float32
+    bias: Float32
     ridge: float
     cosine: float | None
 
 
-def fit_head(states: Floats, words: Floats, targets: Floats, held_out: Bools) -> FittedHead:
+def fit_head(states: Float32, words: Float32, targets: Float32, held_out: Bools) -> FittedHead:
     """Fit the exit of a layer: W = argmin Σ ‖[h / n ; z ; 1] W − t‖² + λ ‖W‖².
 
     n is the mean length of the states, and λ is relative to the mean of the diagonal. Of several λ,
@@ -82,7 +77,7 @@ def fit_head(states: Floats, words: Floats, targets: Floats, held_out: Bools) ->
         raise ValueError("a state or an embedding is not finite")
     scale = 1 / max(float(np.linalg.norm(states, axis=1).mean()), 1e-12) if states.size else 1.0
 
-    def inputs(chosen: NDArray[np.int64]) -> Doubles:
+    def inputs(chosen: Int64) -> Float64:
         ones = np.ones((len(chosen), 1))
         return np.concatenate(
             [states[chosen] * scale, words[chosen], ones], axis=1, dtype=np.float64
@@ -96,7 +91,7 @@ def fit_head(states: Floats, words: Floats, targets: Floats, held_out: Bools) ->
         products += _product(read, targets[chosen].astype(np.float64))
     judges = np.flatnonzero(held_out)
     read, wanted = inputs(judges), targets[judges]
-    tried: list[tuple[float, float, Doubles]] = []
+    tried: list[tuple[float, float, Float64]] = []
     for ridge in RIDGES if judges.size else (DEFAULT_RIDGE,):
         try:
             solved = _solve(gram, products, ridge)
@@ -112,37 +107,37 @@ def fit_head(states: Floats, words: Floats, targets: Floats, held_out: Bools) ->
     )
 
 
-def _mean_cosine(vectors: Doubles, targets: Floats) -> float:
+def _mean_cosine(vectors: Float64, targets: Float32) -> float:
     products = np.einsum("nw,nw->n", vectors, targets, dtype=np.float64)
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(targets, axis=1)
     return float((products / np.maximum(lengths, 1e-12)).sum() / max(len(products), 1))
 
 
-def _solve(gram: Doubles, products: Doubles, ridge: float) -> Doubles:
+def _solve(gram: Float64, products: Float64, ridge: float) -> Float64:
     """Return (G + λ mean(diag G) I)⁻¹ products."""
     damped = gram + ridge * gram.diagonal().mean() * np.eye(len(gram))
     factor = torch.linalg.cholesky(torch.from_numpy(damped))
-    solved: Doubles = torch.cholesky_solve(torch.from_numpy(products), factor).numpy()
+    solved: Float64 = torch.cholesky_solve(torch.from_numpy(products), factor).numpy()
     return solved
 
 
-def _product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+def _product(one: Array, other: Array) -> Array:
     """Return oneᵀ · other, by torch.
 
     The threads of numpy's OpenBLAS wait actively, a hundred times slower on cores in use.
     """
-    found: NDArray[Any] = (torch.from_numpy(one).T @ torch.from_numpy(other)).numpy()
+    found: Array = (torch.from_numpy(one).T @ torch.from_numpy(other)).numpy()
     return found
 
 
 def fit_rotation(
-    vectors: NDArray[np.float32],
+    vectors: Float32,
     kind: Rotation,
     similarity: Similarity,
     dims: Sequence[int],
     seed: int = 0,
     advance: Callable[[int], None] = lambda _: None,
-) -> NDArray[np.float32]:
+) -> Float32:
     """Return an orthogonal R such that prefixes of R e keep as much of e as they can.
 
     pca: the eigenvectors of the centred covariance of the vectors, strongest first, in float64; of

@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from m2dr.core.arrays import Bools, Float32, Int64
 from m2dr.training.objective import EncodedBatch, Objective, not_a_number
 
 Small = TypeVar("Small")
-TokenPart = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]  # ids, mask [b, T], rows
+TokenPart = tuple[Int64, Int64, Int64]  # ids, mask [b, T], rows
 Encode = Callable[[Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]]
 
 
@@ -37,9 +36,9 @@ class TokenBatch:
 
     texts: Sequence[TokenPart]
     queries: int
-    excluded: NDArray[np.bool_]
-    labels: NDArray[np.float32] | None = None
-    teacher: NDArray[np.float32] | None = None
+    excluded: Bools
+    labels: Float32 | None = None
+    teacher: Float32 | None = None
 
     def tensors(self) -> dict[str, object]:
         """Return the arguments of `TrainingModule.forward`, but `step` and `batch`."""

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from m2dr.core.arrays import Int64, Intp
 from m2dr.core.records import Cut
 from m2dr.training.objective import not_a_number
 
-Ints = NDArray[np.int64]
-MaskedTexts = Sequence[tuple[list[int], NDArray[np.intp]]]  # ids with masks, and the masked places
+MaskedTexts = Sequence[tuple[list[int], Intp]]  # ids with masks, and the masked places
 
 
 class MaskedAutoencoder(nn.Module):
@@ -100,7 +99,7 @@ def masked_batch(
     rows: Sequence[Sequence[int]],
     encoder: MaskedTexts,
     decoder: MaskedTexts,
-    pad: Callable[[Sequence[Sequence[int]]], tuple[Ints, Ints]],
+    pad: Callable[[Sequence[Sequence[int]]], tuple[Int64, Int64]],
 ) -> dict[str, object]:
     """Return the arguments of a `MaskedAutoencoder` for some texts.
 

@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 import transformers
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import Dataset
 from transformers.integrations.integration_utils import TensorBoardCallback
 
+from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError
 from m2dr.core.settings import RunSettings
 
@@ -102,7 +102,7 @@ class Examples(Dataset[Example], Generic[Example]):
     ) -> None:
         """Take the number of examples per epoch, `example(epoch, place)`, and of all positions."""
         self._count, self._example, self._total, self._seed = count, example, total, seed
-        self._order: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, dtype=np.int64))
+        self._order: tuple[int, Int64] = (-1, np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return self._total

@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import sparse
 
 from m2dr.core.analyzer import Analyzer, language_of
-
-Floats = NDArray[np.float32]
+from m2dr.core.arrays import Float32, Floats
 
 POWER = 1.5  # of the weight log(1 + N / df) of a word
 RIDGE = 0.5  # λ
@@ -31,15 +29,15 @@ class FittedWords(NamedTuple):
     """What a WordTable is made of; the names are its own."""
 
     rows: dict[str, int]
-    weights: Floats
-    table: Floats
+    weights: Float32
+    table: Float32
     language: str
     limit: int
 
 
 def fit_words(
     texts: Iterable[str],
-    vectors: NDArray[np.floating],
+    vectors: Floats,
     tokens: int,
     language: str = "",
     advance: Callable[[int], None] = lambda _: None,
@@ -93,10 +91,10 @@ def fit_words(
 
 def solve(
     shares: sparse.csr_matrix,
-    vectors: NDArray[np.floating],
+    vectors: Floats,
     ridge: float,
     steps: int = STEPS,
-) -> Floats:
+) -> Float32:
     """Return W [F, W] = argmin ‖A W − (V − μ)‖² + λ ‖W‖², by conjugate gradients.
 
     Args:

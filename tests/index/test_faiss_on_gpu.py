@@ -8,8 +8,8 @@ import faiss
 import numpy as np
 import pytest
 
-from m2dr.index import faiss as gpu
-from m2dr.index.faiss import FaissIndex, build_index, open_index
+from m2dr.index.faiss import FaissIndex, build_index, on_gpu, open_index
+from m2dr.index.library import gpu_refusal
 from m2dr.index.store import Store
 
 
@@ -29,9 +29,9 @@ class Gpu:
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    gpu.gpu_refusal.cache_clear()
+    gpu_refusal.cache_clear()
     yield
-    gpu.gpu_refusal.cache_clear()
+    gpu_refusal.cache_clear()
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_an_index_on_a_gpu_finds_the_same(index, queries, monkeypatch) -> None:
     made = []
     stand_in(monkeypatch, lambda _, __, each: made.append(Gpu(each)) or made[-1])
 
-    moved, reason = gpu.on_gpu(index, number=3)
+    moved, reason = on_gpu(index, number=3)
 
     assert reason == "FAISS searches on gpu 3."
     assert moved.ranked(["a"], queries[:1], 5) == index.ranked(["a"], queries[:1], 5)
@@ -69,7 +69,7 @@ def test_more_documents_than_a_gpu_can_find_are_left_to_the_processor(
     made = []
     stand_in(monkeypatch, lambda _, __, each: made.append(Gpu(each)) or made[-1])
     monkeypatch.setattr("m2dr.index.faiss.GPU_DEPTH", 10)
-    moved = gpu.on_gpu(index)[0]
+    moved = on_gpu(index)[0]
 
     moved.search(queries, 10)
     moved.search(queries, 11)
@@ -82,7 +82,7 @@ def test_a_gpu_that_aborts_the_check_is_not_used_and_says_why(index, monkeypatch
     ended = SimpleNamespace(returncode=-6, stdout="", stderr=told)
     stand_in(monkeypatch, lambda *_: pytest.fail("moved"), ended)
 
-    found = gpu.on_gpu(index)
+    found = on_gpu(index)
 
     assert found == (None, "FAISS cannot use gpu 0: no kernel image.")
 
@@ -92,7 +92,7 @@ def test_the_check_in_another_process_tells_of_a_faiss_without_gpus(monkeypatch)
         pytest.skip("the installed FAISS is the one for gpus")
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
 
-    assert "index_cpu_to_gpu" in gpu.gpu_refusal() or "StandardGpuResources" in gpu.gpu_refusal()
+    assert "index_cpu_to_gpu" in gpu_refusal() or "StandardGpuResources" in gpu_refusal()
 
 
 @pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,PQ4x4", "OPQ4,IVF4,PQ4x4", "Flat", "HNSW4"])
@@ -105,7 +105,7 @@ def test_gpus_place_the_centroids_of_an_index(
 
     expected, asked = build("processor"), []
     stand_in(monkeypatch, None)
-    gpu.gpu_refusal.cache_clear()
+    gpu_refusal.cache_clear()
     copy = faiss.clone_index
     monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", lambda own: asked.append(own) or copy(own))
 

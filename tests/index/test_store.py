@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import sha256_of
+from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index
 from m2dr.index.manifest import StorePlan
-from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import (
     Store,
     StoreWriter,
@@ -117,7 +117,7 @@ def test_damaged_vectors_are_neither_indexed_nor_searched(
         UserError, match=r"vectors-00002\.f16 is missing or not|encoded anew|finite"
     ):
         ExactIndex(open_store(store.folder), 8).search(vectors, 3)
-    for engine in ("flat", "int8", "binary"):
+    for engine in ("flat", "int8", "bits1"):
         with pytest.raises(UserError, match=r"vectors-00002\.f16|encoded anew|not finite"):
             build_index(open_store(store.folder), 8, engine)
     assert not list(store.folder.rglob("manifest.json"))

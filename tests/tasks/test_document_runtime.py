@@ -39,7 +39,8 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
         patch.setenv("M2DR_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("m2dr.model.int8.MOST_LOSS", 1)
         patch.setattr("m2dr.model.int8.LEAST_COSINE", 0)
-        patch.setattr("m2dr.index.exit_files.FEWEST", 1)  # exits of few documents, as of many
+        # Exits of few documents, as of many.
+        patch.setattr("m2dr.index.exit_files.FEWEST_DOCUMENTS", 1)
         yield
 
 

@@ -37,7 +37,7 @@ from m2dr.evaluation.grid import (
 )
 from m2dr.evaluation.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.index.codes import AGAIN, CODES, bytes_of
-from m2dr.index.exit_files import FEWEST, digest_of_exits, fitting_exits, no_exits
+from m2dr.index.exit_files import FEWEST_DOCUMENTS, digest_of_exits, fitting_exits, no_exits
 from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
 from m2dr.model.devices import choose_device
@@ -276,7 +276,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     last = store_folder(request.root, corpus.task.dataset.name, card.fingerprint, card.layers)
     if request.documents in ("trained", "last"):
         will = not (last / STORE).exists() and not ends_fitted(model)
-        will = will and corpus.task.dataset.document_count >= FEWEST
+        will = will and corpus.task.dataset.document_count >= FEWEST_DOCUMENTS
         if request.exits or will or fitting_exits(last):
             by_index = layers_by_index(card, request.exits)
     elif request.exits == "index" or request.query_mix or request.query_model:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr import __version__
+from m2dr.core.arrays import Int64
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
@@ -33,14 +34,13 @@ from m2dr.evaluation.grid import (
     write_grid,
     write_scores,
 )
-from m2dr.evaluation.measures import Evaluator, Ints, RowEvaluator, drop_own, overall
+from m2dr.evaluation.measures import Evaluator, RowEvaluator, drop_own, overall
 from m2dr.evaluation.runs import write_qrels, write_run
-from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
-from m2dr.index.bm25 import Bm25, blended
+from m2dr.index.bm25 import HYBRID_DEPTH, Bm25, blended
 from m2dr.index.codes import AGAIN, learn_code
+from m2dr.index.engines import training_rows
 from m2dr.index.exact import Decode, grid_top_k, scores_of
 from m2dr.index.exit_files import digest_of_exits
-from m2dr.index.faiss import training_rows
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
@@ -52,7 +52,7 @@ HITS_BYTES = 2**30  # of the rankings that one pass over the documents makes, ab
 
 Floats = NDArray[np.float32]
 Part = tuple[int, int, str]  # layer of the queries, layer and code of the documents
-Hits = dict[tuple[int, str], tuple[Floats, Ints]]  # dim, code -> scores and rows [Q, k]
+Hits = dict[tuple[int, str], tuple[Floats, Int64]]  # dim, code -> scores and rows [Q, k]
 Keep = Callable[[Cut, Callable[[], Run]], None]  # receives a cut, and a function that makes its run
 
 
@@ -215,7 +215,7 @@ class GridRanker:
         layer: int,
         source: int,
         code: str,
-        hits: Mapping[int, tuple[Floats, Ints]],
+        hits: Mapping[int, tuple[Floats, Int64]],
         keep: Keep,
     ) -> LayerScores:
         values, tied, empty = {}, {}, {}
@@ -312,7 +312,7 @@ class GridRanker:
         assert self._words.words is not None, "layer 0 is words"
         return self._words.words.mixed(vectors, self._texts, mix)
 
-    def _rescored(self, again: Floats, scores: Floats, rows: Ints) -> tuple[Floats, Ints]:
+    def _rescored(self, again: Floats, scores: Floats, rows: Int64) -> tuple[Floats, Int64]:
         """Sort rankings [Q, k] by new scores of their best [Q, n]; the others stay behind those."""
         rest = scores[:, again.shape[1] :]
         lowest = again.min(axis=1, keepdims=True, initial=np.inf)
@@ -393,7 +393,7 @@ class GridRanker:
     def _store(self) -> Store:
         return next(iter(self.stores.values()))
 
-    def _run(self, source: int, rows: Ints, scores: Floats) -> Run:
+    def _run(self, source: int, rows: Int64, scores: Floats) -> Run:
         """Make the run of a cut from rows, -1 after the last, and scores, both [Q, k]."""
         docids, rankings = self.stores[source].docids, {}
         for query, found, values in zip(self.task.queries, rows, scores, strict=True):

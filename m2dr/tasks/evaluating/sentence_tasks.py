@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.arrays import Intp
 from m2dr.core.errors import UserError, counted, nearest, require
 from m2dr.core.files import lock_folder, short_name
 from m2dr.core.progress import progress
@@ -25,7 +26,6 @@ from m2dr.data.tables import is_hub
 from m2dr.evaluation.figures import quality_over_dims
 from m2dr.evaluation.grid import Grid, as_json, average, text_tables, write_grid
 from m2dr.evaluation.sentence_tasks import (
-    Rows,
     correlations,
     distinct,
     gold_scores,
@@ -44,7 +44,7 @@ from m2dr.tasks.encoder import cuts_of, embed_texts, names_of, newest_model
 # dims, to the measures of each dim.
 Gold = TypeVar("Gold", NDArray[np.float64], NDArray[np.bool_])
 OfPairs = Callable[
-    [NDArray[np.float32], Rows, Rows, Gold, Sequence[int]], Mapping[int, Mapping[str, float]]
+    [NDArray[np.float32], Intp, Intp, Gold, Sequence[int]], Mapping[int, Mapping[str, float]]
 ]
 
 

@@ -3,10 +3,11 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +56,8 @@ from m2dr.model.int8 import SAMPLE, quantize
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus, texts_of
 from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of
-from m2dr.tasks.indexing import workers
+from m2dr.tasks.indexing.on_ray import map_on_ray
+from m2dr.tasks.indexing.workers import Work, map_locally
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 
@@ -291,10 +293,10 @@ def encode_stores(
     plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
     stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
-    if exits and dataset.document_count < exit_files.FEWEST:
+    if exits and dataset.document_count < exit_files.FEWEST_DOCUMENTS:
         exits = False
         if not _is_begun(home):
-            few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST}"
+            few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST_DOCUMENTS}"
             say(f"No exits are fitted, because {few}; m2dr index fit does it all the same")
     folder = (
         exit_files.exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
@@ -505,6 +507,30 @@ def _in_int8(job: EncodingJob, dataset: Dataset) -> EncodingJob:
     return replace(job, runtime=runtime, stores=stores)
 
 
+LOCAL = "local"
+# Where workers run; a new place is a row.
+MAPS: Mapping[str, Callable[[Work[WrittenShard], Sequence[int], int], Iterator[WrittenShard]]] = {
+    LOCAL: map_locally,
+    "ray": map_on_ray,
+}
+
+
+def _encode_shards(job: EncodingJob, device: str, numbers: Sequence[int]) -> list[WrittenShard]:
+    """Encode shards in a worker, which loads the model once."""
+    return list(_shard_encoder(replace(job, device=device)).encode(numbers))
+
+
+@lru_cache(maxsize=1)
+def _shard_encoder(job: EncodingJob) -> ShardEncoder:
+    return ShardEncoder(job)
+
+
+def _told(shards: Iterable[WrittenShard], advance: Callable[[int], None]) -> Iterator[WrittenShard]:
+    for shard in shards:
+        advance(shard.documents)
+        yield shard
+
+
 def _encode(
     job: EncodingJob, dataset: Dataset, missing: Sequence[int], count: int, backend: str
 ) -> None:
@@ -513,7 +539,7 @@ def _encode(
     device = choose_device(job.device)
     layers = ", ".join(str(plan.layer) for _, plan in job.stores)
     how = f"{device.type}, {choose_dtype(job.dtype, device)}, {job.runtime}"
-    how += f", {counted(count, 'workers')}" * (count > 1) + " on Ray" * (backend == "ray")
+    how += f", {counted(count, 'workers')}" * (count > 1) + f" on {backend}" * (backend != LOCAL)
     say(f"Encoding {dataset.name} at layers {layers} with {job.model} on {how}")
     if documents < job.documents and not job.before:
         there = job.documents - documents
@@ -525,12 +551,11 @@ def _encode(
 
     try:
         with progress("Encoding", documents, "documents", written) as advance:
-            if backend == "ray":
-                shards = workers.encode_on_ray(job, missing, count, advance)
-            elif count > 1:
-                shards = workers.encode_locally(job, missing, count, advance)
-            else:
+            if count == 1 and backend == LOCAL:
                 shards = ShardEncoder(job, dataset).encode(missing, advance)
+            else:
+                work = Work(partial(_encode_shards, job), job.device, job.lacks)
+                shards = _told(MAPS[backend](work, missing, count), advance)
             for shard in shards:
                 done.append(shard)  # noqa: PERF402  # what is written is shown meanwhile
     except KeyboardInterrupt:

@@ -172,7 +172,7 @@ def _fit(
 def words_of(store: Store, dataset: Dataset, language: str) -> WordTable:
     """Return the words that give the stored vectors of documents.
 
-    Where there are more than MOST_WORDS_OF, as many are read, evenly spread, which is said.
+    Where there are more than MOST_WORD_TEXTS, as many are read, evenly spread, which is said.
 
     Args:
         store: of the documents.
@@ -182,7 +182,7 @@ def words_of(store: Store, dataset: Dataset, language: str) -> WordTable:
     Raises:
         UserError: a vector is not finite.
     """
-    rows = exit_files.sampled_rows(store.documents, exit_files.MOST_WORDS_OF)
+    rows = exit_files.sampled_rows(store.documents, exit_files.MOST_WORD_TEXTS)
     if len(rows) < store.documents:
         say(f"Words are fitted on {len(rows):,} of {store.documents:,} documents, evenly spread")
     names, length = (store.manifest.corpus,), store.manifest.label.document_length

@@ -23,12 +23,14 @@ from m2dr.data.dataset import Dataset
 from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors, open_vectors, read_ids
 from m2dr.index import manifest
+from m2dr.index.engines import check_engine
 from m2dr.index.exit_files import (
+    EXITS_FOLDER,
     drop_exits,
     fitting_exits,
     sampled_rows,
 )
-from m2dr.index.faiss import build_index, check_engine
+from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.importing import open_pyserini
 from m2dr.index.store import (
@@ -118,7 +120,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     for dim in dims:
         if dim > vectors.width:
             raise UserError(f"Dim {dim} was asked for; {vectors.path} has {vectors.width}.")
-        check_engine(request.engine, "", dim, card.similarity)
+        check_engine(request.engine, "", dim)
     sampled = min(request.sample, len(source.rows)) if dataset and request.model else 0
     if dataset and sampled:
         _try(request, source, dataset, card, layer)
@@ -244,7 +246,7 @@ def neighbours_kept(vectors: Floats, dim: int, similarity: Similarity) -> float:
 def _begin_home(home: Path, card: ModelCard, rotation: Floats | None) -> None:
     """Write what belongs to vectors without a model in place of what another import left."""
     home.mkdir(parents=True, exist_ok=True)
-    drop_exits(home / manifest.EXITS)
+    drop_exits(home / EXITS_FOLDER)
     (home / ROTATION).unlink(missing_ok=True)
     write_record(home / CARD_FILE, card)
     if rotation is not None:

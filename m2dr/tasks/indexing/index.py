@@ -13,8 +13,9 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, ModelCard
 from m2dr.core.requests import IndexRequest, PushRequest
 from m2dr.index import manifest
-from m2dr.index.faiss import build_index, check_engine
-from m2dr.index.milvus import PushResult, Server, milvus_engine, push
+from m2dr.index.engines import check_engine
+from m2dr.index.faiss import build_index
+from m2dr.index.milvus import PushResult, Server, check_milvus_engine, push
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
@@ -81,7 +82,7 @@ def check_index_request(
     for layer, dim in product(layers, dims):
         card.check(Cut(layer, dim))
         for engine, factory in _ways(request):
-            check_engine(engine, factory, dim, card.similarity)
+            check_engine(engine, factory, dim)
     return model, card, layers, dims
 
 
@@ -192,7 +193,7 @@ def push_indexes(request: PushRequest) -> PushReport:
         Interrupted: Ctrl-C; what was written is kept.
     """
     begun = time.monotonic()
-    milvus_engine(request.engine)
+    check_milvus_engine(request.engine)
     model = request.model or model_for(request.corpus, request.root)
     card = read_card(model)
     corpus = open_corpus(request.corpus).name

@@ -31,9 +31,10 @@ from m2dr.data.memory import Columns, Passages, changed
 from m2dr.data.qrels import read_topics
 from m2dr.evaluation.runs import interpolated, read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25, Hybrid
+from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.exit_files import fitting_exits, no_exits
-from m2dr.index.faiss import ENGINES, on_gpu, open_index
+from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import FIELDS, Filter, Value, field_types, typed
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.manifest import (
@@ -51,6 +52,7 @@ from m2dr.index.manifest import (
     store_folder,
     store_folders_of,
 )
+from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import Mixed, Ranker, Searchable
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
@@ -71,7 +73,6 @@ from m2dr.tasks.encoder import (
 from m2dr.tasks.indexing.importing import query_vectors, rotation_of
 
 EXACT = "exact"  # the engine that needs no index and scans the store
-MILVUS = "milvus:"  # prefix of the URI of a server
 DEPTH = 10  # documents of an answer where no number is asked for
 _FILTERS = 8  # whose documents are kept open
 
@@ -143,8 +144,7 @@ class ResolvedIndex:
         needed = asked == "index" or bool(self.query_model)
         if not self.query_model and self.query_layer not in layers_by_index(self.card, asked):
             return None
-        of_milvus = self.request.index.startswith(MILVUS)
-        if of_milvus or self.request.document_layer not in (None, last):
+        if self.request.document_layer not in (None, last):
             if needed:
                 raise UserError(f"Exits of an index need one on disk of layer {last}.")
             return None
@@ -165,7 +165,7 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
     Raises:
         UserError: there is no such model, corpus or folder.
     """
-    if request.index and not request.index.startswith(MILVUS):
+    if request.index and not in_milvus(request.index):
         resolved = _resolve_folder(request, Path(request.index))
     else:
         model = request.model or model_for(request.corpus, request.root)
@@ -233,12 +233,16 @@ def open_documents(resolved: ResolvedIndex) -> Searchable:
     Raises:
         UserError: they are not encoded or not indexed, or settings do not go together.
     """
-    request, of_milvus = resolved.request, resolved.request.index.startswith(MILVUS)
-    if request.search_params and (of_milvus or request.funnel or request.engine == EXACT):
-        names = ", ".join(name for name, _ in request.search_params)
-        raise UserError(f"--search-param {names} was given, and this way to search has none.")
-    if of_milvus:
-        return _open_collection(resolved)
+    return _open(resolved).with_search_params(dict(resolved.request.search_params))
+
+
+def _open(resolved: ResolvedIndex) -> Searchable:
+    request, layer = resolved.request, resolved.document_layer
+    if in_milvus(request.index):
+        fingerprint, beside = resolved.card.fingerprint, resolved.home / f"layer-{layer:02d}"
+        return open_collection(
+            request.index, resolved.corpus, fingerprint, layer, request.dim, beside
+        )
     store = store_of(resolved)
     if request.funnel:
         funnel = Funnel.parse(request.funnel)
@@ -307,20 +311,6 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
     there = ", ".join(f"{index.dim} ({index.engine})" for index in built) or "none"
     wanted = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
     raise UserError(f"{wanted} holds no finished index; dims: {there}. --engine exact needs none.")
-
-
-def _open_collection(resolved: ResolvedIndex) -> Searchable:
-    """Open the Milvus collection of a cut, by default of the longest dim of the layer."""
-    from m2dr.index.milvus import open_collection
-
-    request, card = resolved.request, resolved.card
-    layer, uri = resolved.document_layer, request.index.removeprefix(MILVUS)
-    opened = open_collection(uri, resolved.corpus, card.fingerprint, layer, request.dim)
-    store = resolved.home / f"layer-{layer:02d}"
-    if (store / STORE).exists() and StoreManifest.read(store).digest != opened.manifest.store:
-        opened.close()
-        raise UserError(f"{opened.manifest.name} is not {store}; push it again with --overwrite.")
-    return opened
 
 
 # From queries to ranked documents
@@ -469,7 +459,7 @@ class Searcher:
         Raises:
             UserError: it is not written as a filter is, names a field that the documents do not
                 have, or compares one with a value of another kind; or fields are not known; or
-                the documents of a hybrid lie in Milvus; or the index has no words to mix.
+                a hybrid has no BM25 of the same documents; or the index has no words to mix.
         """
         wanted = filter or self.resolved.request.filter
         return self._searched(wanted, self.blend(hybrid, query_mix))
@@ -482,9 +472,9 @@ class Searcher:
         documents = self.documents.where(wanted) if wanted else self.documents
         if not blend.hybrid:
             return documents
-        if self.resolved.request.index.startswith(MILVUS):
-            raise UserError("A hybrid was asked for, and BM25 is of documents on disk, not Milvus.")
         store = open_store(store_of(self.resolved))
+        if documents.manifest.docids != store.manifest.docids:
+            raise UserError(f"BM25 is of the documents of {store.folder}; the index has others.")
         bm25 = open_bm25(store, lambda: self.resolved.dataset)
         unfit = None
         if wanted:
@@ -1050,7 +1040,7 @@ class QueryEncoders:
 
 def _is_index(name: str) -> bool:
     """Whether a name is that of Milvus, or of the folder of an index, a store, or one above."""
-    if name.startswith(MILVUS) or any(Path(name, file).exists() for file in (MANIFEST, STORE)):
+    if in_milvus(name) or any(Path(name, file).exists() for file in (MANIFEST, STORE)):
         return True
     above = any(next(Path(name).glob(f"{up}layer-*/{STORE}"), None) for up in ("", "*/", "*/*/"))
     return above and not Path(name, CORPUS).exists()  # of Index.build: a corpus too

@@ -22,8 +22,8 @@ from m2dr.data.tokens import buckets, pad, split_by_length
 from m2dr.data.training_rows import Groups, ScoredGroups, documents_of, false_negatives, read_scores
 from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
+from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
-from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.corpus import open_corpus

@@ -1,0 +1,92 @@
+"""The library FAISS: loaded when it is used, its errors as sentences, its threads and gpus."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from m2dr.core.errors import UserError, missing
+
+Handle = Any  # a faiss.Index, which has no type stubs
+
+GPU_PATIENCE = 120  # seconds for a gpu to answer: the first CUDA call on a machine can take 20
+# Ends with an error unless the gpu finds what was added.
+_GPU_CHECK = """
+import faiss, numpy
+index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), {}, faiss.IndexFlatIP(8))
+index.add(numpy.eye(8, dtype="float32"))
+rows = index.search(numpy.eye(8, dtype="float32"), 1)[1][:, 0]
+assert (rows == numpy.arange(8)).all(), "it finds other vectors than those that were added"
+"""
+
+
+def load_faiss() -> Any:
+    """Import FAISS where it is used: --help must not wait for it.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise missing("FAISS", "cpu") from error
+    # FAISS scores small batches one vector at a time; BLAS takes 100 queries 13 times as fast. One
+    # query alone is a product of a matrix and a vector: there BLAS only adds the threads' waiting.
+    faiss.cvar.distance_compute_blas_threshold = 2
+    return faiss
+
+
+def reason_of(error: Exception) -> str:
+    """Return what FAISS says is wrong, without the place in its source.
+
+    >>> reason_of(RuntimeError("Error in f() at /project/faiss/factory.cpp:12: no such index"))
+    'no such index'
+    """
+    reason = re.split(r"\.(?:cpp|cu|cuh|h):\d+: ", str(error))[-1]
+    return re.sub(r"^Error: '.*?' failed: ", "", reason).strip().rstrip(".")
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Turn a RuntimeError of FAISS into the UserError "FAISS cannot `what`"."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(f"FAISS cannot {what}: {reason_of(error)}.") from error
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let FAISS use so many threads, where it is called from this one; 0 changes nothing."""
+    faiss = load_faiss()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+@cache
+def gpu_refusal(number: int = 0) -> str:
+    """Return why FAISS cannot use a gpu; empty when it can.
+
+    The device count is not enough: a build for other gpus counts this one too. And FAISS aborts
+    the process when CUDA refuses, so the check runs in another process.
+    """
+    if not hasattr(load_faiss(), "StandardGpuResources"):
+        return "the installed one is for processors, and the extra gpu brings one"
+    command = [sys.executable, "-c", _GPU_CHECK.format(number)]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=GPU_PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the check did not end ({type(error).__name__})"
+    if not ended.returncode:
+        return ""
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    return reason_of(RuntimeError(lines[-1])) if lines else f"it ended with {ended.returncode}"
