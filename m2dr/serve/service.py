@@ -211,7 +211,7 @@ class ServedIndex:
     def costs(self) -> list[Table]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""
         from m2dr.model.encoder import Encoder
-        from m2dr.tasks.evaluating.costs import shape_of
+        from m2dr.tasks.evaluating.costs import shape_of, work_over_bridge
 
         kinds = {n: (self._at[n].exits, self._at[n].query_model) for n in self.dims}
         deepest = {kind: layer for layer, kind in kinds.items() if layer}
@@ -219,6 +219,9 @@ class ServedIndex:
         for kind, layer in deepest.items():  # an encoder of a layer knows those of all layers below
             encoder = self.encoder(layer)
             if encoder.opened and isinstance(encoder.opened.runtime, Encoder):
+                if encoder.bridge is not None:
+                    work[layer] = work_over_bridge(encoder, QUERY_TOKENS)
+                    continue
                 shape, more = shape_of(encoder.opened.runtime), encoder.layer - layer
                 same = (n for n in kinds if n and kinds[n] == kind)
                 work |= {n: shape.encode(n + more, QUERY_TOKENS) for n in same}

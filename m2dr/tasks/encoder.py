@@ -680,6 +680,25 @@ class QueryEncoder:
         fitted = getattr(self.opened.runtime, "fitted", None)
         self.words = fitted.words if fitted is not None else self.words
 
+    @classmethod
+    def over_bridge(
+        cls, model: str, documents: ModelCard, exits: Path, device: str, dtype: str
+    ) -> "QueryEncoder":
+        """Load a whole model whose queries search vectors of another.
+
+        Args:
+            model: folder or id of the queries' model.
+            documents: card of the documents' model.
+            exits: folder of the exits of their index, which hold the bridge.
+            device: as `choose_device` takes it.
+            dtype: as `choose_dtype` takes it; int8 is of documents alone.
+
+        Raises:
+            UserError: the index was not fitted for queries of this model.
+        """
+        layer = read_card(model).query_layer
+        return cls(model, layer, "torch", device, of_queries(dtype), exits, documents.fingerprint)
+
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
         """Return the token ids of queries or documents, cut at the model's length.
 

@@ -16,8 +16,11 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, FitIndexRequest, ImportRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.index.store import open_store
+from m2dr.model import checkpoint
+from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.encoder import Encoder
+from m2dr.tasks.evaluating.costs import shape_of
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.importing import import_vectors
@@ -89,6 +92,32 @@ def test_layers_below_and_grids_stay_at_hand(search: Search, model: str) -> None
         assert grid.cells[Cut(layer, WIDTH)]["RR@10"] == pytest.approx(np.mean(rr))
         text = queries[0].text
         assert index.search(text, layer=layer).hits[0].docid == ranks[0][0]
+
+
+def test_costs_are_those_of_the_query_model(search: Search, model: str) -> None:
+    home = search().resolved.home
+    request = EvaluateRequest(("corpus",), dims=(WIDTH,), measures=("RR@10",), root=Path("i"),
+                              query_model=model, costs=True, **CPU)  # fmt: skip
+
+    (measured,) = evaluate(request).costs
+
+    words, over = WordTable.open(home / "exits"), measured.cells[Cut(1, WIDTH)]
+    own, tokenizer = checkpoint.load(model)
+    queries = [query.text for query in open_dataset("corpus").queries("test")]
+    tokens = [len(row) for row in tokenize(own.card, tokenizer, queries, "query")]
+    encoding = [shape_of(own).encode(own.layers, n) + n * WIDTH for n in tokens]
+    matrix = own.card.width * WIDTH
+    assert over.multiply_adds == pytest.approx(np.mean(encoding) + matrix + 40 * WIDTH, abs=1)
+    numbers = sum(p.numel() for p in own.parameters())
+    assert over.parameters == numbers + matrix + words.table.size + words.weights.size
+    assert over.latency_p50_ms > measured.cells[Cut(0, WIDTH)].latency_p50_ms
+    assert "queries of layer 1 by model" in measured.machine
+
+
+def test_vectors_that_are_given_cost_what_nobody_can_time() -> None:
+    asked = EvaluateRequest(("corpus",), query_vectors=Path("q.npy"), costs=True)
+    with pytest.raises(UserError, match="--costs times what encodes queries"):
+        evaluate(asked)
 
 
 def test_a_server_answers_by_the_query_model(search: Search, model: str, tmp_path: Path) -> None:

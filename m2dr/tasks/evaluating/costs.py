@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Cut
+from m2dr.core.records import Cut, ModelCard
 from m2dr.core.requests import QUERY_MIX, EvaluateRequest, IndexRequest, of_queries
 from m2dr.evaluation import costs
 from m2dr.index.bm25 import BM25, Hybrid
@@ -35,7 +35,15 @@ from m2dr.model.encoder import Encoder, exit_work, parameters_of, share_weights,
 from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import open_bm25, open_corpus
-from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, layers_by_index, through_exits
+from m2dr.tasks.encoder import (
+    QueryEncoder,
+    cuts_of,
+    embed_texts,
+    embed_tokens,
+    layers_by_index,
+    names_of,
+    through_exits,
+)
 from m2dr.tasks.evaluating.rank import pairing
 from m2dr.tasks.indexing.index import encode_corpus
 
@@ -48,23 +56,38 @@ WARM_UP = 3  # queries that do not count
 
 @dataclass(frozen=True)
 class Encoders:
-    """A cut encoder for each of some layers; of vectors without a model, words alone."""
+    """A cut encoder for each of some layers; of vectors without a model, words alone.
+
+    With a bridge, queries at the documents' last layer are those of another model.
+    """
 
     by_layer: Mapping[int, Encoder]
     tokenizer: Any  # a ModelTokenizer; None without a model
     words: WordTable | None = None  # layer 0
     mixed: Sequence[int] = ()  # layers whose queries words are added to
+    bridge: QueryEncoder | None = None
+    bridged: int | None = None  # the layer whose queries pass the bridge
 
     @property
     def deepest(self) -> Encoder:
         """The encoder with the most layers."""
         return self.by_layer[max(self.by_layer)]
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of queries, or their known words where there is no model."""
+    def lengths(self, texts: Sequence[str], layer: int | None = None) -> list[int]:
+        """Return the tokens of queries at a layer, or their known words where there is no model."""
+        if self.bridge is not None and layer == self.bridged:
+            return [len(row) for row in self.bridge.tokenize(texts)]
         if not self.by_layer and self.words is not None:
             return [len({*self.words.tokenize(text)}) for text in texts]
         return [len(row) for row in tokenize(self.deepest.card, self.tokenizer, texts, "query")]
+
+    def multiply_adds(self, layer: int, texts: Sequence[str]) -> float:
+        """Return the multiply-adds that encode a query at a layer: their mean over texts."""
+        tokens = self.lengths(texts, layer)
+        if self.bridge is not None and layer == self.bridged:
+            return float(np.mean([work_over_bridge(self.bridge, length) for length in tokens]))
+        shape = self.shape(layer)
+        return float(np.mean([shape.encode(layer, length) for length in tokens]))
 
     def shape(self, layer: int) -> costs.Shape:
         """Return the sizes from which the multiply-adds of a layer are computed."""
@@ -77,10 +100,14 @@ class Encoders:
 
     def parameters(self, layer: int) -> int:
         """Return the number of parameters in memory to encode queries at a layer."""
-        words = int(self.words.table.size + self.words.weights.size) if self.words else 0
-        if layer == 0 and words:
-            return words
-        return parameters_of(self.by_layer[layer], layer) + words * (layer in self.mixed)
+        if self.bridge is not None and layer == self.bridged:
+            model, words, matrix = _over_bridge(self.bridge)
+            beside = int(words.table.size + words.weights.size)
+            return parameters_of(model, self.bridge.layer) + matrix + beside
+        own = int(self.words.table.size + self.words.weights.size) if self.words else 0
+        if layer == 0 and own:
+            return own
+        return parameters_of(self.by_layer[layer], layer) + own * (layer in self.mixed)
 
 
 def measure_costs(
@@ -113,6 +140,8 @@ def measure_costs(
             raise no_exits(folder.parent)
         by_index = ()
     cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
+    if request.query_model:
+        cuts = tuple(sorted({*cuts, *cuts_of(card, (card.layers,), request.dims)}))
     layers = sorted({cut.layer for cut in cuts})
     texts = _spread([query.text for query in dataset.queries(request.split)], queries)
     if not texts:
@@ -131,6 +160,7 @@ def measure_costs(
         encoders = replace(encoders, words=encoders.words or WordTable.open(own), mixed=chosen)
     for encoder in encoders.by_layer.values():
         encoder.card = encoder.card.with_lengths_of(card)
+    encoders = _with_bridge(encoders, request, card, own)
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -156,25 +186,25 @@ def measure_costs(
         bm25 = open_bm25(store, lambda: dataset)
         bm25_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
         searched = {key: Hybrid(each, bm25, request.hybrid) for key, each in indexes.items()}
-    machine = "; ".join([machine, *request.notes])
+    notes = list(request.notes)
+    if request.query_model:
+        notes.append(f"queries of layer {card.layers} by {names_of([request.query_model])[0]}")
+    machine = "; ".join([machine, *notes])
     times = query_times(encoders, layers, searched, texts, rounds)
     rows = _spread(range(dataset.document_count), documents)
     contents = [dataset.document_at(row).content for row in rows]
     speeds = document_speeds(encoders, sources.values(), contents, rounds)
     lengths = encoders.lengths(texts)
-    shapes = {layer: encoders.shape(layer) for layer in layers}
+    work = {layer: round(encoders.multiply_adds(layer, texts)) for layer in layers}
     cells = {}
     for cut in times:
         p50, p95 = np.percentile(times[cut], [50, 95])
-        encoding = float(
-            np.mean([shapes[cut.layer].encode(cut.layer, length) for length in lengths])
-        )
         cells[cut] = costs.Cost(
             latency_p50_ms=float(p50),
             latency_p95_ms=float(p95),
             documents_per_second=speeds[sources[cut.layer]],
             bytes_per_document=indexes[cut.dim, cut.code].faiss.sa_code_size() + bm25_bytes,
-            multiply_adds=round(encoding) + costs.search_multiply_adds(store.documents, cut.dim),
+            multiply_adds=work[cut.layer] + costs.search_multiply_adds(store.documents, cut.dim),
             parameters=encoders.parameters(cut.layer),
         )
     measured = costs.Costs(
@@ -196,11 +226,43 @@ def measure_costs(
     return measured
 
 
+def _with_bridge(
+    encoders: Encoders, request: EvaluateRequest, card: ModelCard, exits: Path | None
+) -> Encoders:
+    """Let queries of the last layer be those of another model, where one was asked for."""
+    if not request.query_model:
+        return encoders
+    if exits is None:
+        raise UserError("--query-model was given, and the index has no bridge; index fit makes it.")
+    bridge = QueryEncoder.over_bridge(
+        request.query_model, card, exits, request.device, request.dtype
+    )
+    return replace(encoders, bridge=bridge, bridged=card.layers)
+
+
 def _opened(store: Store, dim: int, code: str, folder: Path) -> FaissIndex:
     """Build the engine of a code in a folder, and open it; with "+" it scores again."""
     engine = CODES[code.removesuffix(AGAIN)]
     rescore = {} if engine == "flat" else {"rescore": 10 * code.endswith(AGAIN)}
     return open_index(build_index(store, dim, engine, folder=folder), store, rescore)
+
+
+def work_over_bridge(encoder: QueryEncoder, tokens: int) -> int:
+    """Return the multiply-adds of a query of so many tokens that passes a bridge.
+
+    They are those of its model, of the bridge's matrix, and of a row of the table per word.
+    """
+    model, words, matrix = _over_bridge(encoder)
+    return shape_of(model).encode(encoder.layer, tokens) + matrix + tokens * words.width
+
+
+def _over_bridge(encoder: QueryEncoder) -> tuple[Encoder, WordTable, int]:
+    """Return the model of the queries, the words beside it, and the numbers of the bridge."""
+    words = encoder.bridge
+    assert words is not None, "a bridge was opened"
+    assert words.bridge is not None, "the index was fitted for this model"
+    assert encoder.opened is not None, "a bridge is of a model with layers"
+    return cast(Encoder, encoder.opened.runtime), words, int(words.bridge.size)
 
 
 def shape_of(encoder: Encoder) -> costs.Shape:
@@ -273,6 +335,10 @@ def query_times(
         vectors = embed_texts(deepest, tokenizer, texts, "query", [max(layers)])[0]
 
     def encode(layer: int, query: int) -> None:
+        if encoders.bridge is not None and layer == encoders.bridged:
+            asked = [texts[query]]
+            encoders.bridge.embed(encoders.bridge.tokenize(asked), asked)
+            return
         if layer == 0 and encoders.words is not None:
             encoders.words.embed([texts[query]])
             return

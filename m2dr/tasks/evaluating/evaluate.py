@@ -145,6 +145,8 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     names = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
     if not names:
         raise UserError("No corpus was asked for; give --corpus or --suite.")
+    if request.costs and request.query_vectors:
+        raise UserError("--costs times what encodes queries, and of --query-vectors none is known.")
     request = replace(request, codes=tuple(dict.fromkeys(",".join(request.codes).split(","))))
     for name in request.codes:
         if name.removesuffix(AGAIN) not in CODES:
@@ -293,11 +295,9 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         exits = fitting_exits(last)
         if exits is None:
             raise no_exits(last.parent)
-        layer = read_card(request.query_model).query_layer
-        encoder = QueryEncoder(
-            request.query_model, layer, "torch", request.device, of_queries(request.dtype), exits,
-            card.fingerprint,
-        )  # fmt: skip
+        encoder = QueryEncoder.over_bridge(
+            request.query_model, card, exits, request.device, request.dtype
+        )
         texts = [query.text for query in corpus.task.queries]
         given[card.layers] = encoder.embed(encoder.tokenize(texts), texts)
         by_index = (*by_index, card.layers)
