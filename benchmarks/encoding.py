@@ -38,7 +38,7 @@ from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
 from m2dr.model.graphs import OPENVINO, DocumentSource
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.encoder import embed_texts, embed_tokens, tokens_per_batch
+from m2dr.tasks.embed import embed_texts, embed_tokens, tokens_per_batch
 from m2dr.tasks.indexing.index import encode_corpus
 
 PEER_BATCH = 512  # texts, of a peer that has a GPU to fill

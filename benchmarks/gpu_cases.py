@@ -34,7 +34,7 @@ from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.encoder import embed_tokens, tokens_per_batch
+from m2dr.tasks.embed import embed_tokens, tokens_per_batch
 from m2dr.training.losses import compressed_all
 
 Row = dict[str, Any]

@@ -78,7 +78,7 @@ def speed(asked: argparse.Namespace) -> None:
     from m2dr.model.graphs import DocumentSource
     from m2dr.model.int8 import product_rate, quantized
     from m2dr.model.tokenizer import tokenize
-    from m2dr.tasks.encoder import embed_texts
+    from m2dr.tasks.embed import embed_texts
 
     model = asked.model or built_in()
     every = [each.content for each in open_dataset(str(asked.data / "beir/scifact")).documents()]

@@ -14,8 +14,9 @@ from m2dr.core.requests import EvaluateRequest, PickRequest
 from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, request_of, takes
 from m2dr.data.memory import Columns, name_of_data
 from m2dr.evaluation.grid import Grid, text_tables
-from m2dr.tasks.encoder import Encoder, device_name, dtype_name
-from m2dr.tasks.searching.search import Index
+from m2dr.tasks.encoder import Encoder
+from m2dr.tasks.models import device_name, dtype_name
+from m2dr.tasks.searching.index_api import Index
 
 if TYPE_CHECKING:
     import pandas
@@ -31,11 +32,11 @@ open_index = Index.open
 Named = str | PathLike[str]
 # Other commands: the module of tasks and its function, and what it is asked.
 _COMMANDS: dict[str, tuple[str, str, type[Any]]] = {
-    "bm25": ("tasks.searching.search", "bm25", requests.Bm25Request),
+    "bm25": ("tasks.searching.runs", "bm25", requests.Bm25Request),
     "check_data": ("tasks.data", "check_data", requests.CheckRequest),
     "compare": ("tasks.evaluating.compare", "compare_folders", requests.CompareRequest),
     "draw_figures": ("tasks.evaluating.figures", "draw_figures", requests.FiguresRequest),
-    "encode": ("tasks.encoder", "encode", requests.EncodeRequest),
+    "encode": ("tasks.encode", "encode", requests.EncodeRequest),
     "evaluate_classification": (
         "tasks.evaluating.sentence_tasks", "evaluate_classification", requests.ClassificationRequest
     ),
@@ -43,7 +44,7 @@ _COMMANDS: dict[str, tuple[str, str, type[Any]]] = {
     "evaluate_pairs": ("tasks.evaluating.sentence_tasks", "evaluate_pairs", requests.PairsRequest),
     "evaluate_sts": ("tasks.evaluating.sentence_tasks", "evaluate_sts", requests.StsRequest),
     "export": ("tasks.publish", "export_model", requests.ExportRequest),
-    "fuse": ("tasks.searching.search", "fuse", requests.FuseRequest),
+    "fuse": ("tasks.searching.runs", "fuse", requests.FuseRequest),
     "index_fit": ("tasks.indexing.fit_index", "fit_index", requests.FitIndexRequest),
     "index_import": ("tasks.indexing.importing", "import_vectors", requests.ImportRequest),
     "index_push": ("tasks.indexing.index", "push_indexes", requests.PushRequest),

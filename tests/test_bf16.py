@@ -23,7 +23,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import pool
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import Searcher
 from m2dr.tasks.training.train import Setup, prepare, train

@@ -25,7 +25,7 @@ from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
-from m2dr.tasks.encoder import embed_tokens
+from m2dr.tasks.embed import embed_tokens
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import Searcher
 from m2dr.tasks.training.train import Setup, prepare, train

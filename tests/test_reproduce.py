@@ -42,7 +42,7 @@ from training import (  # noqa: E402  # the same
 from m2dr.core.records import Cut, Ranking, Run  # noqa: E402  # after the scripts' folder
 from m2dr.core.settings import read_train_settings  # noqa: E402  # the same
 from m2dr.evaluation.sentence_tasks import spearman  # noqa: E402  # the same
-from m2dr.tasks.encoder import default_dims  # noqa: E402  # the same
+from m2dr.tasks.models import default_dims  # noqa: E402  # the same
 from m2dr.tasks.training.recipe import Kind, recipe_of  # noqa: E402  # the same
 
 SHAPES = {  # layers and width, where not those of BERT base, by how a model's name begins

@@ -65,7 +65,7 @@ def test_faiss_alone_ranks_as_search_does(place: Path, tiny_corpus: Path) -> Non
         "--topics", topics, "--run", "run.trec", cwd=place,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    from m2dr.tasks.encoder import embed_texts
+    from m2dr.tasks.embed import embed_texts
 
     encoder, tokenizer = load_auto(place / "models" / "tiny-full-dim", layer=3)
     texts = ["read the file", "open a list of numbers"]

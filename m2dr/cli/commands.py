@@ -374,7 +374,7 @@ def mine(request: requests.MineRequest) -> None:
 @takes(requests.Bm25Request)
 def bm25(request: requests.Bm25Request) -> None:
     """Rank by BM25: a lexical TREC run to fuse with, or a baseline."""
-    from m2dr.tasks.searching.search import bm25 as task
+    from m2dr.tasks.searching.runs import bm25 as task
 
     report = task(request)
     echo(
@@ -392,7 +392,7 @@ def bm25(request: requests.Bm25Request) -> None:
 @takes(requests.FuseRequest)
 def fuse(request: requests.FuseRequest) -> None:
     """Make one TREC run of several, of m2dr or of any other tool."""
-    from m2dr.tasks.searching.search import fuse as task
+    from m2dr.tasks.searching.runs import fuse as task
 
     report = task(request)
     echo(
@@ -578,7 +578,7 @@ def encode(request: requests.EncodeRequest) -> None:
     file whose records have a text and perhaps a title and an id, such as corpus.jsonl and
     queries.jsonl of BEIR, or a corpus. Vectors of a model that compares by cosine have length one.
     """
-    from m2dr.tasks.encoder import encode as task
+    from m2dr.tasks.encode import encode as task
 
     report = task(request)
     what = f"{counted(report.texts, 'texts', ',')}, {report.cut} of {report.model}"

@@ -9,7 +9,7 @@ from m2dr.core.records import Query
 from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.encoder import newest_model
+from m2dr.tasks.models import newest_model
 from m2dr.tasks.searching.search import Searcher
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it

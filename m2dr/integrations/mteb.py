@@ -21,7 +21,8 @@ from m2dr.core.requests import MtebRequest
 from m2dr.evaluation.grid import Grid, as_json, text_table, write_grid
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.encoder import Encoder, cuts_of, document_layer, names_of, newest_model
+from m2dr.tasks.encoder import Encoder
+from m2dr.tasks.models import cuts_of, document_layer, names_of, newest_model
 
 Vectors = NDArray[np.float32]
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything

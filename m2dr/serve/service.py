@@ -23,8 +23,10 @@ from m2dr.index.filters import FIELDS, field_types, typed
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes
 from m2dr.index.vectors import prefixes
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
-from m2dr.tasks.encoder import QueryEncoder, default_dims, document_layer, label_of, names_of
-from m2dr.tasks.searching.search import EXACT, Index, QueryEncoders, Searcher
+from m2dr.tasks.models import default_dims, document_layer, label_of, names_of
+from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.searching.index_api import Index
+from m2dr.tasks.searching.search import EXACT, QueryEncoders, Searcher
 
 MOST_HITS = 20_000  # documents of an answer
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told

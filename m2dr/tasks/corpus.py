@@ -22,7 +22,7 @@ from m2dr.index.bm25 import BM25, Bm25
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.manifest import IMPORTED, StoreManifest, homes
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
-from m2dr.tasks.encoder import newest_model
+from m2dr.tasks.models import newest_model
 
 
 def open_corpus(name: str) -> Dataset:

@@ -7,61 +7,58 @@ import atexit
 import shutil
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial, wraps
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from os import PathLike, fspath
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import atomic_path, cache_folder, read_json, refuse_same_file, write_text
-from m2dr.core.progress import Advance, progress, say
-from m2dr.core.records import CARD_FILE, Cut, Document, ModelCard, Side
-from m2dr.core.requests import MODELS, EncodeRequest, of_queries
+from m2dr.core.files import cache_folder, read_json
+from m2dr.core.progress import Advance, progress
+from m2dr.core.records import Cut, Document, Side
+from m2dr.core.requests import of_queries
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
-from m2dr.data.loaders import open_texts
 from m2dr.data.tables import rows_of
-from m2dr.data.tokens import Ragged, batched, buckets, pad
-from m2dr.index.exit_files import encoding_of
-from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
-from m2dr.model.checkpoint import check_exits, read_card, read_card_file
-from m2dr.model.hub import CARD, EXITS, WORDS, find_folder, pinned
+from m2dr.model.checkpoint import read_card
+from m2dr.model.hub import find_folder
 from m2dr.model.st_folder import MODEL_SETTINGS
-from m2dr.model.tokenizer import SAMPLE, tokenize
-from m2dr.model.words import WordTable
+from m2dr.model.tokenizer import tokenize
+from m2dr.tasks.embed import AT_ONCE, Vectors, embed_tokens
+from m2dr.tasks.models import device_name, document_layer, dtype_name, names_of
+from m2dr.tasks.query import QueryEncoder
 
 if TYPE_CHECKING:
-    from m2dr.model.graphs import BatchEncoder, OpenedRuntime
-    from m2dr.model.tokenizer import ModelTokenizer
+    from m2dr.model.graphs import BatchEncoder
 
-# On a CPU any budget from 512 to 16,384 gives the same rate, and a small one takes less memory.
-TOKENS_PER_BATCH = 2048
-TOKENS_PER_BATCH_CUDA = 65536
-AT_ONCE = 4096  # texts that are tokenised at a time, and sorted by length into batches
 SIDES: dict[str, Side] = {  # by names of prompts
     "query": "query",
     **dict.fromkeys(("document", "passage", "corpus"), "document"),
 }
+
+
 # Arguments of sentence-transformers' `encode`, and the one value of each that is taken.
 _FIXED = {"output_value": "sentence_embedding", "precision": "float32"} | dict.fromkeys(
     ("device", "pool", "chunk_size")
 )
-_LONG = 512  # tokens of a long text; some models take texts of any length
-_OPEN = 3  # encoders of different layers that are kept
-_WARM_UPS = 3  # the first runs of torch allocate memory and choose kernels
 
-Vectors = NDArray[np.float32]
+
+_LONG = 512  # tokens of a long text; some models take texts of any length
+
+
+_OPEN = 3  # encoders of different layers that are kept
+
+
 Item = str | Mapping[str, object]  # a text, or a dict with a text and perhaps a title and an id
-Function = TypeVar("Function", bound=Callable[..., Any])
+
+
 Tokens = TypeVar("Tokens")
 
 
@@ -614,147 +611,6 @@ class Encoder:
         return QueryEncoder(self.name, layer, *(how if layer else ["torch", *how[1:]]))
 
 
-class QueryEncoder:
-    """Encodes queries at one layer of a model, of an index too; thread-safe.
-
-    Attributes:
-        card: of the model.
-        tokenizer: that the ids come from.
-        opened: the first layers of the model in a runtime; None at layer 0.
-        lock: a tokenizer keeps its last length inside: two threads would mix them up.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        layer: int,
-        runtime: str = "torch",
-        device: str = "auto",
-        dtype: str = "auto",
-        exits: Path | None = None,
-        documents: str = "",
-    ) -> None:
-        """Load the layers that queries run through, and no others; layer 0 needs no torch.
-
-        Args:
-            model: folder or id.
-            layer: of the queries.
-            runtime: torch, onnx or openvino.
-            device: as `choose_device` takes it.
-            dtype: as `choose_dtype` takes it.
-            exits: folder of the exits of an index, used in place of those of the model.
-            documents: fingerprint of their model, where `exits` lead to its vectors from those of
-                this one, its words beside them.
-
-        Raises:
-            UserError: as `WordTable.open` and `open_runtime` do, or a runtime was named at layer 0,
-                or `exits` lead nowhere from this model.
-        """
-        self.layer, self.lock = layer, threading.Lock()
-        self.opened: OpenedRuntime | None = None
-        self.words: WordTable | None = None
-        self.card = read_card(model)
-        self.bridge: WordTable | None = None
-        if documents and exits is not None:
-            check_exits(exits, documents, WORDS)
-            self.bridge, exits = WordTable.open(exits), None
-            if self.bridge.query_model != encoding_of(label_of(self.card, "")):
-                raise UserError(
-                    f"The index was not fitted for queries of {model}; m2dr index fit "
-                    "--query-model does so."
-                )
-        if layer == 0:
-            if runtime != "torch":
-                raise UserError(f"--runtime {runtime} was asked for, and layer 0 is words alone.")
-            self.words = _open_words(model, self.card, exits)
-            return
-        from m2dr.model.graphs import open_runtime
-
-        if runtime != "torch":  # a graph is opened without a look at exits, and has no words
-            if exits is not None:
-                check_exits(exits, self.card.fingerprint, EXITS)
-            if exits is not None or self.card.exit_head == "fitted":
-                self.words = _open_words(model, self.card, exits)
-        self.opened = open_runtime(runtime, model, layer, device, dtype, cache_folder(), exits)
-        self.card = self.opened.runtime.card
-        fitted = getattr(self.opened.runtime, "fitted", None)
-        self.words = fitted.words if fitted is not None else self.words
-
-    @classmethod
-    def over_bridge(
-        cls, model: str, documents: ModelCard, exits: Path, device: str, dtype: str
-    ) -> "QueryEncoder":
-        """Load a whole model whose queries search vectors of another.
-
-        Args:
-            model: folder or id of the queries' model.
-            documents: card of the documents' model.
-            exits: folder of the exits of their index, which hold the bridge.
-            device: as `choose_device` takes it.
-            dtype: as `choose_dtype` takes it; int8 is of documents alone.
-
-        Raises:
-            UserError: the index was not fitted for queries of this model.
-        """
-        layer = read_card(model).query_layer
-        return cls(model, layer, "torch", device, of_queries(dtype), exits, documents.fingerprint)
-
-    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
-        """Return the token ids of queries or documents, cut at the model's length.
-
-        At layer 0 they are the rows of their words.
-        """
-        if self.opened is None:
-            assert self.words is not None
-            return [self.words.tokenize(text) for text in texts]
-        with self.lock:
-            return tokenize(self.card, self.opened.tokenizer, texts, side)
-
-    def embed(self, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Vectors:
-        """Return the vectors of texts and their token rows, [N, W], in order, not normalised."""
-        if self.opened is None:
-            assert self.words is not None
-            return self.words.embed_tokens(rows)
-        vectors = np.zeros((len(texts), self.card.width), np.float32)
-        self._run(rows, vectors)
-        if self.words is not None:
-            self.words.add(vectors[None], [self.layer], texts)
-        return vectors if self.bridge is None else self.bridge.bridged(vectors, texts)
-
-    def _run(self, rows: Sequence[Sequence[int]], vectors: Vectors) -> None:
-        assert self.opened is not None
-        runtime, layers = self.opened.runtime, [self.layer]
-        # Sorting and padding a single query costs as much as half a layer.
-        if len(rows) == 1 and rows[0]:
-            ids = np.array(rows, np.int64)
-            vectors[:] = runtime.embed(ids, np.ones_like(ids), layers)[0]
-            return
-        for chosen in buckets([len(row) for row in rows], tokens_per_batch(runtime.device.type)):
-            ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
-            vectors[chosen] = runtime.embed(ids, mask, layers)[0]
-
-    def share_weights(self, other: "QueryEncoder") -> None:
-        """Hold the tensors of another encoder of the model in place of equal ones."""
-        from m2dr.model.encoder import Encoder as TorchEncoder
-        from m2dr.model.encoder import share_weights
-
-        mine, theirs = (one.opened and one.opened.runtime for one in (self, other))
-        if isinstance(mine, TorchEncoder) and isinstance(theirs, TorchEncoder):
-            share_weights(mine, theirs)
-
-    def warm_up(self) -> None:
-        """Run a few queries, so that libraries are loaded before the first one that counts."""
-        for _ in range(_WARM_UPS):
-            self.embed(self.tokenize([SAMPLE]), [SAMPLE])
-
-
-def _open_words(model: str, card: ModelCard, exits: Path | None) -> WordTable:
-    """Open layer 0 of a model, or of the exits of an index, which must be their record's."""
-    if exits is not None:
-        check_exits(exits, card.fingerprint, WORDS)
-    return WordTable.open(exits or find_folder(model))
-
-
 def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Document]:
     """Yield documents of rows with a text and perhaps a title, an id and fields.
 
@@ -775,17 +631,6 @@ def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Docum
         if docid is None:
             raise UserError(f"Document {number} has no id, which is a string under 'id'.")
         yield Document(str(docid), text, title, own_fields(row, DOCUMENT_COLUMNS))
-
-
-def device_name(device: object) -> str:
-    """Return a device, also one of torch, by its name; None is auto."""
-    return "auto" if device is None else str(device)
-
-
-def dtype_name(dtype: object) -> str:
-    """Return a number format, also one of torch, by the name that m2dr has for it."""
-    name = "auto" if dtype is None else str(dtype).removeprefix("torch.")
-    return {"float32": "fp32", "bfloat16": "bf16"}.get(name, name)
 
 
 def _unit(vectors: Vectors) -> Vectors:
@@ -811,305 +656,3 @@ def _ahead(
                 yield rows
                 rows, part = coming.result(), next(source, None)
     yield rows
-
-
-@dataclass(frozen=True)
-class EncodeReport:
-    """The vectors that `m2dr encode` wrote."""
-
-    texts: int
-    model: str
-    cut: Cut
-    seconds: float
-
-
-def encode(request: EncodeRequest) -> EncodeReport:
-    """Encode all texts of a file at one cut, and write their vectors in its order.
-
-    All lines are checked before the model is loaded. The files are replaced when they are complete.
-
-    Raises:
-        UserError: a line is malformed, there is none, there is no such model or cut, the format
-            is not known, or two of the files are the same.
-    """
-    begun = time.monotonic()
-    if request.out.suffix != ".npy":
-        raise UserError(f"--out {request.out} does not end in .npy.")
-    if request.query and request.dtype == "int8":
-        raise UserError("--dtype int8 is of documents, and --query was given.")
-    refuse_same_file("--out", request.out, {"FILE": request.file, "--ids": request.ids})
-    refuse_same_file("--ids", request.ids, {"FILE": request.file})
-    texts = open_texts(request.file, request.query)
-    total = sum(1 for _ in texts())
-    if total == 0:
-        raise UserError(f"{request.file} holds no texts.")
-    encoder = Encoder(
-        request.model or newest_model(), request.layer, request.dim,
-        device=request.device, dtype=request.dtype, runtime=request.runtime,
-    )  # fmt: skip
-    ids: list[str] = []
-
-    def parts() -> Iterator[list[str]]:
-        for part in batched(texts(), AT_ONCE):
-            if request.ids:
-                ids.extend(each.id for each in part)
-            yield [each.content for each in part]
-
-    side: Side = "query" if request.query else "document"
-    descr = np.lib.format.dtype_to_descr(np.dtype(request.precision))
-    header = {"descr": descr, "fortran_order": False, "shape": (total, encoder.dim)}
-    count = 0
-    with ExitStack() as files:
-        # Not through a mapped file: on a full disk that ends the process by a signal.
-        out = files.enter_context(files.enter_context(atomic_path(request.out)).open("wb"))
-        np.lib.format.write_array_header_1_0(out, header)
-        advance = files.enter_context(progress("Encoding", total, "texts"))
-        budget = request.tokens_per_batch
-        for (vectors,) in encoder.stream(parts(), side, [encoder.layer], budget, advance):
-            with np.errstate(over="ignore"):
-                written = vectors.astype(request.precision)
-            if not np.isfinite(written).all():
-                raise UserError(f"A vector has {np.abs(vectors).max():.6g}, too large for float16.")
-            out.write(written.tobytes())
-            count += len(vectors)
-        if count != total:
-            raise UserError(f"{request.file} has changed while it was encoded. Encode it again.")
-    if request.ids:
-        write_text(request.ids, "".join(f"{each}\n" for each in ids))
-    cut = Cut(encoder.layer, encoder.dim)
-    return EncodeReport(total, encoder.name, cut, time.monotonic() - begun)
-
-
-def at_revision(function: Function) -> Function:
-    """Return a function in which the backbone of its settings is one commit of the hub."""
-
-    @wraps(function)
-    def run(settings: Any, *rest: Any, **named: Any) -> Any:  # the function's
-        with pinned(settings.backbone, settings.revision):
-            return function(settings, *rest, **named)
-
-    return cast(Function, run)
-
-
-def newest_model(folder: Path = MODELS) -> str:
-    """Return the model that was trained last, for commands that name none, and say which it is.
-
-    Exported cuts and pre-trained backbones are passed over.
-
-    Raises:
-        UserError: there is no trained model, or the newest m2dr.json is damaged.
-    """
-    cards = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"*/{CARD}")]
-    for _, path in sorted(cards, reverse=True):
-        if read_card_file(path).is_trained:
-            say(f"Model: {path.parent}, the newest in {folder}/; --model names another.")
-            return str(path.parent)
-    raise UserError(f"No --model was given and there is no trained one in {folder}/.")
-
-
-def label_of(card: ModelCard, model: str, source: str = "") -> Label:
-    """Return the label that an index keeps of the vectors of a model.
-
-    Args:
-        card: model card.
-        model: folder or id, as given to m2dr.
-        source: corpus, as given to m2dr.
-    """
-    return Label(
-        fingerprint=card.fingerprint,
-        similarity=card.similarity,
-        pooling=card.pooling,
-        query_prefix=card.query_prefix,
-        document_prefix=card.document_prefix,
-        query_length=card.query_length,
-        document_length=card.document_length,
-        document_layer=card.documents,
-        cuts=tuple((cut.layer, cut.dim) for cut in card.cuts),
-        model=model,
-        source=source,
-    )
-
-
-def default_dims(width: int) -> tuple[int, ...]:
-    """Return the powers of two from 8 to below the full width, and the full width.
-
-    >>> default_dims(384)
-    (8, 16, 32, 64, 128, 256, 384)
-    """
-    powers = [2**n for n in range(3, width.bit_length()) if 2**n < width]
-    return (*powers, width)
-
-
-def document_layer(card: ModelCard, query_layer: int) -> int:
-    """Return the layer of the documents that queries of a layer were trained to search."""
-    return card.layers if card.documents == "last" else query_layer
-
-
-def document_layers(card: ModelCard) -> tuple[int, ...]:
-    """Return the layers whose documents trained cuts search."""
-    return (card.layers,) if card.documents == "last" else card.layers_trained or (card.layers,)
-
-
-def cuts_of(card: ModelCard, layers: Sequence[int], dims: Sequence[int]) -> tuple[Cut, ...]:
-    """Return the cuts of every layer and every dim, increasing.
-
-    Args:
-        card: model card.
-        layers: by default all, with layer 0 of a fitted model.
-        dims: by default the powers of two from 8, and the full width.
-
-    Raises:
-        UserError: the model has no such layer or dim.
-    """
-    layers = layers or range(card.lowest_layer, card.query_layer + 1)
-    dims = dims or default_dims(card.width)
-    found = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
-    return tuple(sorted(found))
-
-
-def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
-    """Return the cuts that a fit makes retrieve: every layer from 0 at the default dims."""
-    dims = default_dims(card.width)
-    return tuple(Cut(layer, dim) for layer in range(card.layers + 1) for dim in dims)
-
-
-def layers_by_index(card: ModelCard, exits: str) -> tuple[int, ...]:
-    """Return the layers whose queries pass the exits of an index that has some.
-
-    By default those below the last one that were not trained: a fit is none, and
-    layer 0 is always fitted.
-
-    Args:
-        card: model card.
-        exits: of `SearchRequest`.
-    """
-    own = card.layers_trained if card.fit is None and not exits else ()
-    layers = range(0 if exits == "model" else card.layers)
-    return tuple(layer for layer in layers if layer == 0 or layer not in own)
-
-
-def through_exits(card: ModelCard, layers: Collection[int]) -> ModelCard:
-    """Return the card of a model whose queries of some layers pass the exits of an index."""
-    added = {cut for cut in fitted_cuts(card) if cut.layer in layers}
-    cuts = tuple(sorted({*card.cuts, *added}))
-    return replace(card, exit_head="fitted", cuts=cuts) if layers else card
-
-
-def names_of(models: Sequence[str]) -> list[str]:
-    """Return names of models for tables: the folder's, with more of its path where names repeat."""
-    places = [Path(model).resolve() if Path(model).is_dir() else Path(model) for model in models]
-    places = [
-        Path(read_card(place).backbone) if (place / CARD_FILE).exists() else place
-        for place in places
-    ]
-    for parts in range(1, 9):
-        names = ["-".join(part for part in place.parts[-parts:] if part != "/") for place in places]
-        if len(set(names)) == len(names):
-            return names
-    raise UserError(f"The models {', '.join(models)} repeat; name each once.")
-
-
-# Many texts of a corpus, as training, indexing and searching share it
-
-
-def tokens_per_batch(device: str) -> int:
-    """Return how many tokens, padding included, a batch has at most on a type of device."""
-    return TOKENS_PER_BATCH_CUDA if device == "cuda" else TOKENS_PER_BATCH
-
-
-def embed_tokens(
-    encoder: "BatchEncoder",
-    rows: Sequence[Sequence[int]] | Ragged,
-    pad_id: int,
-    layers: Sequence[int],
-    advance: Callable[[int], None] = lambda _: None,
-    budget: int | None = None,
-    texts: Sequence[str] | None = None,
-) -> NDArray[np.float32]:
-    """Return the vectors of token rows, [L, N, H], in the order of the rows.
-
-    A batch holds rows of similar length. The longest come first: where memory does not suffice,
-    the first batch fails.
-
-    Args:
-        encoder: of the layers.
-        rows: token ids of N texts.
-        pad_id: fills up short rows.
-        layers: L of them.
-        advance: receives the number of rows of each batch.
-        budget: tokens of a batch, padding included; by default as many as suit the device.
-        texts: the same N, whose words belong to the vectors of fitted exits.
-    """
-    rows = rows if isinstance(rows, Ragged) else Ragged.of(rows)
-    budget = budget or tokens_per_batch(encoder.device.type)
-    vectors = np.empty((len(layers), len(rows), encoder.card.width), dtype=np.float32)
-    batches = buckets(rows.lengths, budget, longest_first=True)
-    padded = (rows.pad(chosen, pad_id) for chosen in batches)
-    for chosen, found in zip(batches, encoder.embed_many(padded, layers), strict=True):
-        vectors[:, chosen] = found
-        advance(len(chosen))
-    _add_words(encoder, vectors, layers, texts)
-    return vectors
-
-
-def _add_words(
-    encoder: "BatchEncoder", vectors: Vectors, layers: Sequence[int], texts: Sequence[str] | None
-) -> None:
-    words = encoder.fitted.words if encoder.fitted is not None else None
-    if words is not None and not set(words.layers).isdisjoint(layers):
-        assert texts is not None, "words belong to the vectors of these layers"
-        words.add(vectors, layers, texts)
-
-
-def embed_tokens_and_states(
-    encoder: "BatchEncoder",
-    rows: Ragged,
-    pad_id: int,
-    layers: Sequence[int],
-    chosen: NDArray[np.int64],
-    advance: Callable[[int], None] = lambda _: None,
-    texts: Sequence[str] | None = None,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Embed token rows, and keep the states of some of them for a fit of exits, in one pass.
-
-    Args:
-        encoder: with all layers.
-        rows: of N texts.
-        pad_id: fills up short rows.
-        layers: L of them, the last one included.
-        chosen: numbers of n rows, increasing.
-        advance: receives the number of rows of each batch.
-        texts: as for `embed_tokens`.
-
-    Returns:
-        [L, N, H], and [n, (layers - 1) P + H] as `Encoder.states` gives it for the last layer.
-    """
-    budget = tokens_per_batch(encoder.device.type)
-    width, states = encoder.card.width, (encoder.layers - 1) * encoder.pooled_width
-    vectors = np.empty((len(layers), len(rows), width), dtype=np.float32)
-    kept = np.empty((len(chosen), states + width), dtype=np.float32)
-    batches = buckets(rows.lengths, budget, longest_first=True)
-    padded = (rows.pad(batch, pad_id) for batch in batches)
-    for batch, found in zip(batches, encoder.states_many(padded, layers), strict=True):
-        by_layer = found[:, states:].reshape(len(batch), len(layers), width)
-        vectors[:, batch] = by_layer.swapaxes(0, 1)
-        mine = np.isin(batch, chosen)
-        places = np.searchsorted(chosen, batch[mine])
-        kept[places, :states] = found[mine, :states]
-        kept[places, states:] = by_layer[mine, layers.index(encoder.layers)]
-        advance(len(batch))
-    _add_words(encoder, vectors, layers, texts)
-    return vectors, kept
-
-
-def embed_texts(
-    encoder: "BatchEncoder",
-    tokenizer: "ModelTokenizer",
-    texts: Sequence[str],
-    side: Side,
-    layers: Sequence[int],
-    advance: Callable[[int], None] = lambda _: None,
-) -> NDArray[np.float32]:
-    """Return the vectors of texts, [L, N, H], in the order of the texts, not normalised."""
-    rows = tokenize(encoder.card, tokenizer, texts, side)
-    return embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance, texts=texts)

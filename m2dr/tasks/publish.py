@@ -18,8 +18,8 @@ from m2dr.model.encoder import parameters_of
 from m2dr.model.export import cut_model, refuse_unready, write_graph, write_words
 from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
 from m2dr.model.st_folder import MODEL_SETTINGS
-from m2dr.tasks.encoder import names_of, newest_model
 from m2dr.tasks.evaluating.figures import ModelResult, read_results
+from m2dr.tasks.models import names_of, newest_model
 from m2dr.tasks.training.run_folder import SETTINGS as TRAINING
 
 MAIN = "main"  # the branch of a new repository

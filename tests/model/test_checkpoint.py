@@ -12,7 +12,7 @@ from world import load_plain, make_model
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.model.checkpoint import export_cut, load, read_card, save
-from m2dr.tasks.encoder import label_of
+from m2dr.tasks.models import label_of
 
 CUTS = (Cut(2, 8), Cut(2, 16), Cut(2, 32), Cut(4, 8), Cut(4, 32))
 

@@ -17,7 +17,8 @@ from m2dr.model.backbones import BACKBONES, backbone_of, cut_config
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.devices import set_dropout
 from m2dr.model.encoder import Encoder
-from m2dr.tasks.encoder import QueryEncoder, embed_tokens
+from m2dr.tasks.embed import embed_tokens
+from m2dr.tasks.query import QueryEncoder
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])

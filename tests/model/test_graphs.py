@@ -16,7 +16,7 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save
 from m2dr.model.devices import multiplies_bf16
 from m2dr.model.graphs import OPENVINO, RUNTIMES, DocumentSource, choose_runtime, open_runtime
-from m2dr.tasks.encoder import QueryEncoder
+from m2dr.tasks.query import QueryEncoder
 
 QUICK = ("bert",)  # an export takes seconds; the others run with -m slow
 SHAPES = [(1, 1), (1, 9), (2, 2), (5, 11), (4, 6), (3, 8)]

@@ -24,7 +24,7 @@ from world import WORDS, configurations, load_plain, make_backbone, unigrams
 
 from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model.checkpoint import export_cut, load, save
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.training.fit import fit
 from m2dr.tasks.training.train import train
 

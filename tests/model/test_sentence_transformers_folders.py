@@ -32,7 +32,8 @@ from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, read_card
 from m2dr.model.hub import SETTINGS
-from m2dr.tasks.encoder import Encoder, embed_texts
+from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.training.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]

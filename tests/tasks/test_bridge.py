@@ -24,7 +24,8 @@ from m2dr.tasks.evaluating.costs import shape_of
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.importing import import_vectors
-from m2dr.tasks.searching.search import Index, Searcher
+from m2dr.tasks.searching.index_api import Index
+from m2dr.tasks.searching.search import Searcher
 
 WIDTH = 48  # of vectors that nobody has a model of
 CPU = {"device": "cpu", "dtype": "fp32"}

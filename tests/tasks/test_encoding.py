@@ -8,7 +8,7 @@ import pytest
 from m2dr.core.records import Document, Group, Query
 from m2dr.model.checkpoint import load
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.training.training_data import make_batch
 
 TEXTS = ["read", "a file and a list of numbers and text", "open the path", "x y z", "class"] * 9
@@ -19,7 +19,7 @@ def test_batches_change_neither_order_nor_vectors(
     budget: int, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, tokenizer = load(backbone("bert"))
-    monkeypatch.setattr("m2dr.tasks.encoder.TOKENS_PER_BATCH", budget)
+    monkeypatch.setattr("m2dr.tasks.embed.TOKENS_PER_BATCH", budget)
 
     together = embed_texts(encoder, tokenizer, TEXTS, "document", [1, 4])
 

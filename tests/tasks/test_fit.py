@@ -20,7 +20,8 @@ from m2dr.model import checkpoint, hub
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import read_card
 from m2dr.model.words import WordTable
-from m2dr.tasks.encoder import QueryEncoder, embed_texts
+from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.query import QueryEncoder
 from m2dr.tasks.training import fit as fit_module
 from m2dr.tasks.training.fit import fit, fit_texts
 

@@ -18,7 +18,8 @@ from m2dr.evaluation.runs import read_run
 from m2dr.index.bm25 import BM25, Bm25
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.searching.search import Searcher, bm25
+from m2dr.tasks.searching.runs import bm25
+from m2dr.tasks.searching.search import Searcher
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
 FP32 = {"device": "cpu", "dtype": "fp32"}

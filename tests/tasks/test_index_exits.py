@@ -19,11 +19,11 @@ from m2dr.core.requests import EvaluateRequest, FitIndexRequest, IndexRequest, S
 from m2dr.index.exit_files import fitting_exits
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable
-from m2dr.tasks.encoder import QueryEncoder
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing import encode as encode_corpus
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.query import QueryEncoder
 from m2dr.tasks.searching.search import Searcher
 
 pytestmark = pytest.mark.usefixtures("exits_of_few")

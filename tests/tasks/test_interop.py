@@ -18,7 +18,8 @@ from m2dr.index.faiss import build_index
 from m2dr.index.manifest import StorePlan, store_folder
 from m2dr.index.store import Store, begin_store, open_store, text_digests
 from m2dr.model.checkpoint import load, read_card
-from m2dr.tasks.encoder import embed_texts, label_of
+from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.models import label_of
 from m2dr.tasks.searching.search import Searcher
 
 QUERIES = [Query(f"q{n}", text) for n, text in enumerate(["read the file", "close list", "path"])]

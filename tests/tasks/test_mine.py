@@ -11,7 +11,7 @@ from world import load_auto, make_corpus
 from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.training import mine as verb
 from m2dr.tasks.training.mine import mine

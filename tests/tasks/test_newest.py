@@ -8,7 +8,7 @@ import pytest
 from world import make_model
 
 from m2dr.model.checkpoint import export_cut
-from m2dr.tasks.encoder import newest_model
+from m2dr.tasks.models import newest_model
 
 CHOSEN = "Model: models/trained, the newest in models/"
 

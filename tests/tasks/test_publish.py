@@ -23,7 +23,7 @@ from m2dr.evaluation.grid import read_grid
 from m2dr.model.card import BEGIN, END
 from m2dr.model.checkpoint import load
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.embed import embed_texts
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 # Runs the lines of a graph's README where neither m2dr nor torch can be imported.

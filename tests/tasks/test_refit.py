@@ -13,7 +13,7 @@ from m2dr.core.records import ModelCard
 from m2dr.core.settings import TrainSettings
 from m2dr.model import checkpoint
 from m2dr.model.hub import EXITS, HEADS, WORDS
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.training.train import train
 
 QUERIES = ["open the file", "a list of numbers and a class of text", "path", "close"]

@@ -35,17 +35,11 @@ from m2dr.model.encoder import Encoder, exit_work, parameters_of, share_weights,
 from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import open_bm25, open_corpus
-from m2dr.tasks.encoder import (
-    QueryEncoder,
-    cuts_of,
-    embed_texts,
-    embed_tokens,
-    layers_by_index,
-    names_of,
-    through_exits,
-)
+from m2dr.tasks.embed import embed_texts, embed_tokens
 from m2dr.tasks.evaluating.rank import pairing
 from m2dr.tasks.indexing.index import encode_corpus
+from m2dr.tasks.models import cuts_of, layers_by_index, names_of, through_exits
+from m2dr.tasks.query import QueryEncoder
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]

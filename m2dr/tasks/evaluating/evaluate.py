@@ -42,13 +42,14 @@ from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
-from m2dr.tasks.encoder import QueryEncoder, cuts_of, layers_by_index, names_of, through_exits
 from m2dr.tasks.evaluating.compare import compare_folders, plain
 from m2dr.tasks.evaluating.costs import measure_costs
 from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid, pairing
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.importing import query_vectors
 from m2dr.tasks.indexing.index import encode_corpus
+from m2dr.tasks.models import cuts_of, layers_by_index, names_of, through_exits
+from m2dr.tasks.query import QueryEncoder
 
 SUITES = {"beir13": BEIR13}
 

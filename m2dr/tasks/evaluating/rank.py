@@ -44,7 +44,9 @@ from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encoder import QueryEncoder, document_layer, embed_texts, label_of, through_exits
+from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.models import document_layer, label_of, through_exits
+from m2dr.tasks.query import QueryEncoder
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10

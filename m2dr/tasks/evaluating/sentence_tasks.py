@@ -38,7 +38,8 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encoder import cuts_of, embed_texts, names_of, newest_model
+from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.models import cuts_of, names_of, newest_model
 
 # The vectors [N, H] of a layer, both rows [P] of each pair, what people said of it [P], and the
 # dims, to the measures of each dim.

@@ -55,9 +55,10 @@ from m2dr.model.hub import find_folder
 from m2dr.model.int8 import SAMPLE, quantize
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus, texts_of
-from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of
+from m2dr.tasks.embed import embed_tokens, embed_tokens_and_states
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
+from m2dr.tasks.models import label_of
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 

@@ -37,9 +37,10 @@ from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
+from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
-from m2dr.tasks.encoder import embed_tokens_and_states, label_of
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader
+from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
     drop_exits,
     fit_exits,

@@ -45,7 +45,8 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import CorpusRows, absolute, open_bm25, open_corpus
-from m2dr.tasks.encoder import default_dims, embed_texts, label_of
+from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.models import default_dims, label_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
 # from another at 1: 16-bit numbers alone move it by .01, another layer or order of rows by about 1.

@@ -21,9 +21,9 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
 from m2dr.tasks.corpus import document_line, model_for, named, open_bm25, open_corpus
-from m2dr.tasks.encoder import document_layers, newest_model
 from m2dr.tasks.indexing.encode import encode_stores
 from m2dr.tasks.indexing.fit_index import fit_encoded
+from m2dr.tasks.models import document_layers, newest_model
 
 CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
 

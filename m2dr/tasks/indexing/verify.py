@@ -18,7 +18,7 @@ from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.hub import find_folder
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.embed import embed_texts
 
 LEAST_COSINE = 0.99  # bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers
 

@@ -4,33 +4,25 @@ A query text passes `Searcher`: the tokenizer and the cut encoder of `tasks.enco
 `Searchable.ranked` of FAISS, the exact engine, a funnel or Milvus.
 """
 
-import shutil
-import tempfile
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
-from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core import requests
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.files import list_folder, refuse_same_file, sha256_of
-from m2dr.core.progress import printable, progress, say
-from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run
+from m2dr.core.progress import say
+from m2dr.core.records import Cut, Document, ModelCard, Query, Run
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
-from m2dr.data.memory import Columns, Passages, changed
-from m2dr.data.qrels import read_topics
-from m2dr.evaluation.runs import interpolated, read_run, reciprocal_ranks, write_run
-from m2dr.index.bm25 import Bm25, Hybrid
+from m2dr.index.bm25 import Hybrid
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.exit_files import fitting_exits, no_exits
@@ -38,7 +30,6 @@ from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import FIELDS, Filter, Value, field_types, typed
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.manifest import (
-    DIGITS,
     MANIFEST,
     PARTIAL,
     STORE,
@@ -46,7 +37,6 @@ from m2dr.index.manifest import (
     StoreManifest,
     built_indexes,
     index_folder,
-    layer_folders,
     model_of,
     only_home,
     store_folder,
@@ -55,29 +45,20 @@ from m2dr.index.manifest import (
 from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import Mixed, Ranker, Searchable
 from m2dr.index.store import open_store
-from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
 from m2dr.model.words import WordTable
-from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus, write_documents
-from m2dr.tasks.encoder import (
-    Encoder,
-    Item,
-    QueryEncoder,
-    as_documents,
-    device_name,
-    document_layer,
-    dtype_name,
-    label_of,
-    layers_by_index,
-)
-from m2dr.tasks.indexing.importing import query_vectors, rotation_of
+from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
+from m2dr.tasks.indexing.importing import query_vectors
+from m2dr.tasks.models import document_layer, label_of, layers_by_index
+from m2dr.tasks.query import QueryEncoder
 
 EXACT = "exact"  # the engine that needs no index and scans the store
+
+
 DEPTH = 10  # documents of an answer where no number is asked for
+
+
 _FILTERS = 8  # whose documents are kept open
-
-
-# From a request to an open index
 
 
 @dataclass(frozen=True)
@@ -311,9 +292,6 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
     there = ", ".join(f"{index.dim} ({index.engine})" for index in built) or "none"
     wanted = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
     raise UserError(f"{wanted} holds no finished index; dims: {there}. --engine exact needs none.")
-
-
-# From queries to ranked documents
 
 
 @dataclass(frozen=True)
@@ -593,412 +571,6 @@ def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object
     return {"query": text, **cut, "dim": searcher.cut.dim, "hits": rows, **times}
 
 
-# Lexical runs, and several runs in one
-
-
-@dataclass(frozen=True)
-class Bm25Report:
-    """The run that was written."""
-
-    run_file: Path
-    documents: int
-    queries: int
-    seconds: float
-
-
-def bm25(request: requests.Bm25Request) -> Bm25Report:
-    """Rank the documents by BM25 for all queries, and write the TREC run.
-
-    Raises:
-        UserError: corpus or queries cannot be read or are the file of the run, or there is no
-            such language.
-    """
-    begun = time.monotonic()
-    if bool(request.split) == (request.topics is not None):
-        raise UserError("Queries come from --topics or from a --split of the corpus; give one.")
-    read = {"--topics": request.topics, "--corpus": request.corpus}
-    refuse_same_file("--run", request.run_file, read)
-    dataset = open_corpus(request.corpus)
-    queries = read_topics(request.topics) if request.topics else dataset.queries(request.split)
-    with progress("Reading words", dataset.document_count, "documents") as advance:
-        index = Bm25.of(dataset.documents(), advance, request.language)
-    rankings: dict[str, Ranking] = {}
-    with progress("Searching", len(queries), "queries") as advance:
-        for query in queries:
-            own = dataset.own_document(query.id)
-            rankings[query.id] = index.rank(index.scores(query.text), request.top_k, own)
-            advance(1)
-    write_run(Run(rankings), request.run_file, tag="bm25")
-    spent = time.monotonic() - begun
-    return Bm25Report(request.run_file, len(index.docids), len(queries), spent)
-
-
-@dataclass(frozen=True)
-class FuseReport:
-    """The run that was written."""
-
-    out: Path
-    queries: int
-    documents: int  # over all queries
-
-
-def fuse(request: requests.FuseRequest) -> FuseReport:
-    """Fuse the runs, and write the result when all of them are read.
-
-    Raises:
-        UserError: a run file cannot be read or is the one to write, or a setting would change
-            nothing.
-    """
-    for path in request.runs:
-        refuse_same_file("--out", request.out, {"RUNS": path})
-    given = [read_run(path) for path in request.runs]
-    if request.method == "rrf":
-        fused = reciprocal_ranks(given, request.weights, request.top_k, request.rrf_k)
-    else:
-        fused = interpolated(given, request.weights, request.top_k, request.scale)
-    write_run(fused, request.out, tag=f"m2dr-{request.method}")
-    documents = sum(len(ranking.docids) for ranking in fused.rankings.values())
-    return FuseReport(request.out, len(fused), documents)
-
-
-if TYPE_CHECKING:  # it loads torch, and a search at layer 0 does without
-    from m2dr.tasks.indexing.index import ChangeReport
-
-CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
-_CUTS = 32  # searchers that are kept open
-
-
-class Index:
-    """The documents of a corpus, encoded by a model, at every layer and dim; thread-safe.
-
-    index = m2dr.Index.build(model, [{"id": "d1", "text": "A text."}], dims=[128])
-    index.search("a query", k=10).hits
-    """
-
-    def __init__(
-        self, request: requests.SearchRequest, encoders: "QueryEncoders | None" = None
-    ) -> None:
-        """Open the index of a request, and load its encoder; `open` has arguments for people.
-
-        Args:
-            request: of the cut that a search has by default.
-            encoders: that other indexes use too.
-
-        Raises:
-            UserError: no such model, corpus or index, or they do not fit.
-        """
-        self.resolved = resolve_index(request)
-        self.encoders = encoders or QueryEncoders()
-        self._searchers = lru_cache(_CUTS)(self._open)
-        self.searcher()
-
-    @classmethod
-    def open(
-        cls,
-        name: str | PathLike[str] = requests.PYDOCS,
-        *,
-        layer: int | None = None,
-        search_params: Mapping[str, int] | None = None,
-        device: object = "auto",
-        dtype: object = "auto",
-        root: str | PathLike[str] = requests.INDEXES,
-        **options: Any,
-    ) -> "Index":
-        """Open documents that were encoded before.
-
-        Args:
-            name: a corpus, the folder of an index or a store, or one above, or milvus:URI.
-            layer: layers that queries run through, unless a search says otherwise; all by default.
-                Layer 0 is words alone.
-            search_params: of the engine, such as {"nprobe": 32}.
-            device: auto, cpu, cuda or cuda:N.
-            dtype: auto, fp32 or bf16.
-            root: folder of the indexes.
-            options: other fields of `SearchRequest`: model, corpus, dim, document_layer, engine,
-                funnel, runtime, exits, filter, hybrid and query_mix, as `m2dr search` takes them.
-
-        Raises:
-            UserError: no such model, corpus or index, or they do not fit.
-        """
-        named = fspath(name)
-        where = {"index" if _is_index(named) else "corpus": named}
-        own = {
-            "query_layer": layer,
-            "search_params": tuple((search_params or {}).items()),
-            "device": device_name(device),
-            "dtype": dtype_name(dtype),
-            "root": root,
-        }
-        return cls(request_of(requests.SearchRequest, where | own | options))
-
-    @classmethod
-    def build(
-        cls,
-        model: Encoder | str | PathLike[str],
-        documents: Any,  # what `m2dr.data.tables.rows_of` takes, or a name
-        *,
-        name: str = "",
-        folder: str | PathLike[str] = requests.INDEXES,
-        overwrite: bool = False,
-        columns: Columns | None = None,
-        passages: Passages | None = None,
-        **options: Any,
-    ) -> "Index":
-        """Encode documents and build their indexes, as `m2dr index corpus` does; open them.
-
-        What was encoded and built before is used again; an interrupted build goes on.
-
-        Args:
-            model: an encoder, whose layer and dim are those of a search that names none; or the
-                folder or id of a model.
-            documents: strings, dicts with a text and perhaps a title, an id and other fields, by
-                which a search may filter, a dict of id to text, a frame, a data set; they are kept
-                in FOLDER/NAME/corpus.jsonl. Or the name of a corpus, as `m2dr index` takes it.
-            name: of the documents, for later: `m2dr search --corpus FOLDER/NAME`. By default those
-                in memory are named by their content, and a corpus by its own name.
-            folder: of the indexes.
-            overwrite: whether to encode again; other documents of that name are replaced then, with
-                all indexes of them.
-            columns: names of columns that are not m2dr's, such as {"text": "Body"}.
-            passages: words of the passages that long documents are divided into, and how many of
-                them each shares with the one before, such as (200, 50); whole by default.
-            options: other fields of `IndexRequest`: dims, which are that of the encoder by default,
-                layers, engines, store, exits and others.
-
-        Raises:
-            UserError: a document has no text, two have one id, there are other documents of that
-                name, or the model has no such layer or dim.
-        """
-        encoder = model if isinstance(model, Encoder) else None
-        root = Path(folder)
-        if Path(name).name != name or name == "..":
-            raise UserError(f"name = {name!r} is not that of a folder.")
-        shared: dict[str, Any] = {"root": root}
-        if encoder:
-            shared |= {name: value for name, value in encoder.options.items() if name != "runtime"}
-            options.setdefault("dims", (encoder.dim,))
-        from m2dr.tasks.indexing.index import check_index_request, index_corpus
-
-        documents = changed(documents, columns, passages)
-        named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
-        asked = request_of(
-            requests.IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
-        )
-        if isinstance(documents, str | PathLike):
-            corpus = f"{name}={fspath(documents)}" if name else fspath(documents)
-        else:
-            check_index_request(asked)  # before the index that is there is replaced
-            corpus = str(_keep(documents, root, name, overwrite))
-        index_corpus(replace(asked, corpus=corpus))
-        if encoder:
-            shared |= {
-                "query_layer": encoder.layer,
-                "dim": encoder.dim if encoder.dim in asked.dims else None,
-                "runtime": encoder.options["runtime"] if encoder.layer else "torch",
-            }
-        return cls(requests.SearchRequest(corpus, named, **shared))
-
-    @classmethod
-    def load(cls, folder: str | PathLike[str], **options: Any) -> "Index":
-        """Open what `save` wrote; `options` as `open` takes them, the model by default its own.
-
-        Raises:
-            UserError: the folder holds no index or several, or its model is not there.
-        """
-        home = only_home(Path(folder))
-        name = home.parent.relative_to(folder)
-        model = model_of(home, StoreManifest.read(store_folders_of(home)[-1]).label)
-        return cls.open(f"{name}={home.parent}", **{"root": folder, "model": model} | options)
-
-    def save(self, folder: str | PathLike[str]) -> Path:
-        """Copy vectors, indexes and texts to a folder for `load`, and return it.
-
-        It may be moved to another machine, where `load` is given the model.
-
-        Raises:
-            UserError: the folder is not empty, or the documents lie in Milvus.
-        """
-        target, home = Path(folder), self.resolved.home
-        if list_folder(target):
-            raise UserError(f"{target} is not empty.")
-        if not home.is_dir():
-            raise UserError(f"{self!r} has no vectors in {home.parent} to save.")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as aside:
-            corpus = Path(aside, "saved", self.resolved.corpus)
-            shutil.copytree(home, corpus / home.name)
-            write_documents(self.resolved.dataset.documents(), corpus / CORPUS)
-            Path(aside, "saved").replace(target)
-        return target
-
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return self.searcher().documents.documents
-
-    def get(self, docid: str) -> dict[str, Value]:
-        """Return a document as `add` takes it: id, title, text and its own fields.
-
-        Raises:
-            UserError: there is none of that id, or the corpus is not on this machine.
-        """
-        document = self.resolved.dataset.document(docid)
-        fields = typed(document.fields, self.searcher().kinds)
-        return {"id": docid, "title": document.title, "text": document.text} | fields
-
-    def __repr__(self) -> str:
-        return f"Index({self.resolved.corpus!r}, model={self.resolved.model!r})"
-
-    def search(
-        self,
-        texts: str | Sequence[str],
-        *,
-        layer: int | None = None,
-        dim: int | None = None,
-        document_layer: int | None = None,
-        k: int | None = None,
-        filter: str = "",
-        hybrid: bool | float | None = None,
-        query_mix: bool | float | None = None,
-    ) -> Any:  # an Answer, or a list of them
-        """Return the best `k` documents of each query.
-
-        A Python warning, given once, names what makes rankings worse than the model allows.
-
-        Args:
-            texts: queries, or one query.
-            layer: layers that the queries run through; 0 is words alone.
-            dim: dims of the embedding that are compared.
-            document_layer: of the documents; by default the one that queries of `layer` were
-                trained to search.
-            k: documents per query; 10 by default, or all where there are fewer.
-            filter: which documents may be found, by their own fields, as `m2dr search --filter`
-                takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
-            hybrid: whether to rank by BM25 too, or its weight; as the index was opened by default.
-            query_mix: whether to add the words of queries to their vectors, or by which weight,
-                likewise; at layers that read no words.
-
-        Returns:
-            A list with the `Answer` of each query, or a single one for a single string: `hits`,
-            each with rank, score, docid, text and fields, of a hybrid also vector_score and
-            bm25_score, and the milliseconds of each step.
-
-        Raises:
-            UserError: a query is empty, a number is invalid, the filter does not fit the fields of
-                the documents, or the cut has no documents.
-        """
-        queries = [texts] if isinstance(texts, str) else list(texts)
-        if isinstance(texts, Mapping) or not all(isinstance(query, str) for query in queries):
-            raise UserError("Give a query, or a list of queries, which are strings.")
-        searcher = self.searcher(layer, dim, document_layer)
-        depth = None if k is None else int(k)
-        answers: list[Answer] = searcher.answers(queries, depth, filter, hybrid, query_mix)
-        return answers[0] if isinstance(texts, str) else answers
-
-    def embed_query(self, text: str, layer: int | None = None) -> list[float]:
-        """Return the vector of a query at all dims, as vector stores of other libraries take it.
-
-        It is compared with the vectors of the documents as they were given or encoded, so that any
-        store of these answers by it.
-
-        Args:
-            text: the query.
-            layer: layers that it runs through; 0 is words alone, and where nobody has the model.
-
-        Raises:
-            UserError: as `searcher` does.
-        """
-        searcher = self.searcher(layer)
-        card, home = searcher.resolved.card, searcher.resolved.home
-        vectors, rotation = searcher.vectors([text]), rotation_of(home, card.width)
-        vectors = vectors if rotation is None else vectors @ rotation
-        numbers: list[float] = prefixes(vectors, card.width, card.similarity)[0].tolist()
-        return numbers
-
-    def searcher(
-        self,
-        layer: int | None = None,
-        dim: int | None = None,
-        document_layer: int | None = None,
-        engine: str = "",
-    ) -> Searcher:
-        """Return the searcher of a cut, which stays open; None is that of `open`.
-
-        Raises:
-            UserError: there are no such documents, or queries of this model cannot search them.
-        """
-        request = self.resolved.request
-        # A document layer named at opening holds; without one documents follow the query.
-        return self._searchers(
-            request.query_layer if layer is None else layer,
-            request.dim if dim is None else dim,
-            request.document_layer if document_layer is None else document_layer,
-            engine or request.engine,
-        )
-
-    def add(
-        self, documents: Any, *, replace: bool = False, columns: Columns | None = None
-    ) -> "ChangeReport":
-        """Add documents to the corpus of `Index.build`, and to every layer and dim of its index.
-
-        Args:
-            documents: as `build` takes them, each with an id.
-            replace: whether documents of the same ids are replaced.
-            columns: as `build` takes them.
-
-        Raises:
-            UserError: an id is there already, a document has no id or no text, or the index was
-                opened by its folder; nothing has changed then.
-        """
-        from m2dr.tasks.indexing.index import sync
-
-        more = as_documents(changed(documents, columns), numbered=False)
-        report = sync(self._collection(), more, replace_same=replace)
-        self._reopen()
-        return report
-
-    def delete(self, docids: str | Sequence[str]) -> "ChangeReport":
-        """Delete documents from the corpus of `Index.build`, and from its index.
-
-        Raises:
-            UserError: an id is not there, or all documents would be gone; nothing has changed then.
-        """
-        from m2dr.tasks.indexing.index import sync
-
-        gone = [docids] if isinstance(docids, str) else list(docids)
-        report = sync(self._collection(), delete=gone)
-        self._reopen()
-        return report
-
-    def _collection(self) -> requests.IndexRequest:
-        """Return the request of what is changed."""
-        request = self.resolved.request
-        if request.index:
-            raise UserError(f"{request.index} was opened by its folder; open it by its corpus.")
-        return requests.IndexRequest(
-            request.corpus, self.resolved.model, root=request.root, device=request.device,
-            dtype=request.dtype,
-        )  # fmt: skip
-
-    def _reopen(self) -> None:
-        """Open what was changed at the next search."""
-        self.resolved = resolve_index(self.resolved.request)
-        self._searchers = lru_cache(_CUTS)(self._open)
-
-    def _open(
-        self, layer: int | None, dim: int | None, document_layer: int | None, engine: str
-    ) -> Searcher:
-        request = replace(
-            self.resolved.request, query_layer=layer, dim=dim, document_layer=document_layer,
-            engine=engine,
-        )  # fmt: skip
-        resolved = replace(self.resolved, request=request)
-        check_cut(resolved)
-        searcher = Searcher(request, resolved, self.encoders.of)
-        for sentence in searcher.warnings:
-            warnings.warn(printable(sentence), UserWarning, stacklevel=4)
-        return searcher
-
-
 class QueryEncoders:
     """Encoders of queries, each loaded when it is first needed; thread-safe.
 
@@ -1036,34 +608,3 @@ class QueryEncoders:
                 encoder.warm_up()
                 self._open[fingerprint, *how] = encoder
             return encoder
-
-
-def _is_index(name: str) -> bool:
-    """Whether a name is that of Milvus, or of the folder of an index, a store, or one above."""
-    if in_milvus(name) or any(Path(name, file).exists() for file in (MANIFEST, STORE)):
-        return True
-    above = any(next(Path(name).glob(f"{up}layer-*/{STORE}"), None) for up in ("", "*/", "*/*/"))
-    return above and not Path(name, CORPUS).exists()  # of Index.build: a corpus too
-
-
-def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path:
-    """Write documents as corpus.jsonl of a folder of `root`, named by them by default; return it.
-
-    Raises:
-        UserError: two have one id, or it holds other documents and may not overwrite them.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=root) as aside:
-        unfinished = Path(aside, CORPUS)
-        write_documents(as_documents(items), unfinished)
-        digest = sha256_of(unfinished)
-        folder = root / (name or f"documents-{digest[:DIGITS]}")
-        path = folder / CORPUS
-        if path.exists() and sha256_of(path) != digest:
-            if name and not overwrite:
-                raise UserError(f"{folder} holds other documents; name it or overwrite=True.")
-            for index in [each for each in list_folder(folder) if layer_folders(each)]:
-                shutil.rmtree(index)
-        folder.mkdir(exist_ok=True)
-        unfinished.replace(path)
-    return folder

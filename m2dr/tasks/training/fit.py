@@ -29,12 +29,8 @@ from m2dr.model.modules import rotate
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.encoder import (
-    at_revision,
-    default_dims,
-    embed_tokens_and_states,
-    fitted_cuts,
-)
+from m2dr.tasks.embed import embed_tokens_and_states
+from m2dr.tasks.models import at_revision, default_dims, fitted_cuts
 from m2dr.tasks.training.run_folder import begin, clear, held, refuse_backbone
 from m2dr.training.linear_fit import STEPS, fit_head, fit_rotation
 from m2dr.training.words import fit_words

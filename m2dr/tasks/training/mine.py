@@ -25,7 +25,8 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.encoder import document_layer, embed_texts, label_of, newest_model
+from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.models import document_layer, label_of, newest_model
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
 # Queries to their rankings, each with the score of the best of its known answers.

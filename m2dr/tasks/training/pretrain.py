@@ -24,7 +24,7 @@ from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.encoder import at_revision
+from m2dr.tasks.models import at_revision
 from m2dr.tasks.training.recipe import stairs_of
 from m2dr.tasks.training.run_folder import opened, refuse_backbone
 from m2dr.tasks.training.train import TrainReport, plan_of, run

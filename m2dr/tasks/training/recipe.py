@@ -14,7 +14,7 @@ from m2dr.model.backbones import attend, default_pooling, read_config, sizes_of
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.st_folder import TEMPERATURE, reshaping_module
-from m2dr.tasks.encoder import at_revision, default_dims
+from m2dr.tasks.models import at_revision, default_dims
 from m2dr.tasks.training.run_folder import refuse_backbone
 from m2dr.training.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of
 from m2dr.training.objective import LossWeights, Objective, Setting

@@ -18,7 +18,7 @@ from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.encoder import at_revision, fitted_cuts
+from m2dr.tasks.models import at_revision, fitted_cuts
 from m2dr.tasks.training import run_folder
 from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.training.recipe import Recipe, recipe_of

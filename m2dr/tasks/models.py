@@ -1,0 +1,157 @@
+"""Models by their names, and the cuts, layers and labels that a card stands for."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from m2dr.core.errors import UserError
+from m2dr.core.progress import say
+from m2dr.core.records import CARD_FILE, Cut, ModelCard
+from m2dr.core.requests import MODELS
+from m2dr.index.manifest import Label
+from m2dr.model.checkpoint import read_card, read_card_file
+from m2dr.model.hub import CARD, pinned
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def device_name(device: object) -> str:
+    """Return a device, also one of torch, by its name; None is auto."""
+    return "auto" if device is None else str(device)
+
+
+def dtype_name(dtype: object) -> str:
+    """Return a number format, also one of torch, by the name that m2dr has for it."""
+    name = "auto" if dtype is None else str(dtype).removeprefix("torch.")
+    return {"float32": "fp32", "bfloat16": "bf16"}.get(name, name)
+
+
+def at_revision(function: Function) -> Function:
+    """Return a function in which the backbone of its settings is one commit of the hub."""
+
+    @wraps(function)
+    def run(settings: Any, *rest: Any, **named: Any) -> Any:  # the function's
+        with pinned(settings.backbone, settings.revision):
+            return function(settings, *rest, **named)
+
+    return cast(Function, run)
+
+
+def newest_model(folder: Path = MODELS) -> str:
+    """Return the model that was trained last, for commands that name none, and say which it is.
+
+    Exported cuts and pre-trained backbones are passed over.
+
+    Raises:
+        UserError: there is no trained model, or the newest m2dr.json is damaged.
+    """
+    cards = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"*/{CARD}")]
+    for _, path in sorted(cards, reverse=True):
+        if read_card_file(path).is_trained:
+            say(f"Model: {path.parent}, the newest in {folder}/; --model names another.")
+            return str(path.parent)
+    raise UserError(f"No --model was given and there is no trained one in {folder}/.")
+
+
+def label_of(card: ModelCard, model: str, source: str = "") -> Label:
+    """Return the label that an index keeps of the vectors of a model.
+
+    Args:
+        card: model card.
+        model: folder or id, as given to m2dr.
+        source: corpus, as given to m2dr.
+    """
+    return Label(
+        fingerprint=card.fingerprint,
+        similarity=card.similarity,
+        pooling=card.pooling,
+        query_prefix=card.query_prefix,
+        document_prefix=card.document_prefix,
+        query_length=card.query_length,
+        document_length=card.document_length,
+        document_layer=card.documents,
+        cuts=tuple((cut.layer, cut.dim) for cut in card.cuts),
+        model=model,
+        source=source,
+    )
+
+
+def default_dims(width: int) -> tuple[int, ...]:
+    """Return the powers of two from 8 to below the full width, and the full width.
+
+    >>> default_dims(384)
+    (8, 16, 32, 64, 128, 256, 384)
+    """
+    powers = [2**n for n in range(3, width.bit_length()) if 2**n < width]
+    return (*powers, width)
+
+
+def document_layer(card: ModelCard, query_layer: int) -> int:
+    """Return the layer of the documents that queries of a layer were trained to search."""
+    return card.layers if card.documents == "last" else query_layer
+
+
+def document_layers(card: ModelCard) -> tuple[int, ...]:
+    """Return the layers whose documents trained cuts search."""
+    return (card.layers,) if card.documents == "last" else card.layers_trained or (card.layers,)
+
+
+def cuts_of(card: ModelCard, layers: Sequence[int], dims: Sequence[int]) -> tuple[Cut, ...]:
+    """Return the cuts of every layer and every dim, increasing.
+
+    Args:
+        card: model card.
+        layers: by default all, with layer 0 of a fitted model.
+        dims: by default the powers of two from 8, and the full width.
+
+    Raises:
+        UserError: the model has no such layer or dim.
+    """
+    layers = layers or range(card.lowest_layer, card.query_layer + 1)
+    dims = dims or default_dims(card.width)
+    found = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
+    return tuple(sorted(found))
+
+
+def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
+    """Return the cuts that a fit makes retrieve: every layer from 0 at the default dims."""
+    dims = default_dims(card.width)
+    return tuple(Cut(layer, dim) for layer in range(card.layers + 1) for dim in dims)
+
+
+def layers_by_index(card: ModelCard, exits: str) -> tuple[int, ...]:
+    """Return the layers whose queries pass the exits of an index that has some.
+
+    By default those below the last one that were not trained: a fit is none, and
+    layer 0 is always fitted.
+
+    Args:
+        card: model card.
+        exits: of `SearchRequest`.
+    """
+    own = card.layers_trained if card.fit is None and not exits else ()
+    layers = range(0 if exits == "model" else card.layers)
+    return tuple(layer for layer in layers if layer == 0 or layer not in own)
+
+
+def through_exits(card: ModelCard, layers: Collection[int]) -> ModelCard:
+    """Return the card of a model whose queries of some layers pass the exits of an index."""
+    added = {cut for cut in fitted_cuts(card) if cut.layer in layers}
+    cuts = tuple(sorted({*card.cuts, *added}))
+    return replace(card, exit_head="fitted", cuts=cuts) if layers else card
+
+
+def names_of(models: Sequence[str]) -> list[str]:
+    """Return names of models for tables: the folder's, with more of its path where names repeat."""
+    places = [Path(model).resolve() if Path(model).is_dir() else Path(model) for model in models]
+    places = [
+        Path(read_card(place).backbone) if (place / CARD_FILE).exists() else place
+        for place in places
+    ]
+    for parts in range(1, 9):
+        names = ["-".join(part for part in place.parts[-parts:] if part != "/") for place in places]
+        if len(set(names)) == len(names):
+            return names
+    raise UserError(f"The models {', '.join(models)} repeat; name each once.")
