@@ -13,7 +13,7 @@ from world import TEXT, make_model
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.requests import EncodeRequest
-from m2dr.tasks import encoder as verb
+from m2dr.tasks import encode as verb
 
 LINES = [" ".join(TEXT.split()[start : start + 5]) for start in range(9)]
 FP32 = ("--device", "cpu", "--dtype", "fp32")

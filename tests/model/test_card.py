@@ -1,6 +1,8 @@
 """What a model folder tells people and other tools of itself."""
 
+import io
 import json
+import logging
 import re
 import shlex
 from collections.abc import Callable
@@ -45,6 +47,9 @@ def test_no_tool_reports_a_weight_that_is_missing_or_not_its_own(
     export_cut(folder, 2, tmp_path / "cut")
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_info()
+    heard = io.StringIO()  # its own handler writes to the standard error of when it was imported
+    handler = logging.StreamHandler(heard)
+    transformers.logging.add_handler(handler)
     monkeypatch.setattr(transformers.logging.get_logger("transformers"), "propagate", True)
     try:
         for each in (folder, tmp_path / "cut"):
@@ -52,8 +57,9 @@ def test_no_tool_reports_a_weight_that_is_missing_or_not_its_own(
             assert not any(report.values()), report
             SentenceTransformer(str(each), device="cpu")
     finally:
+        transformers.logging.remove_handler(handler)
         transformers.logging.set_verbosity(before)
-    told = capfd.readouterr().err + caplog.text
+    told = capfd.readouterr().err + caplog.text + heard.getvalue()
     assert "model.safetensors" in told or "loading" in told.lower()  # the logs were heard at all
     assert "MISSING" not in told
     assert "LOAD REPORT" not in told.upper()

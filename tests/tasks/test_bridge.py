@@ -115,12 +115,6 @@ def test_costs_are_those_of_the_query_model(search: Search, model: str) -> None:
     assert "queries of layer 1 by model" in measured.machine
 
 
-def test_vectors_that_are_given_cost_what_nobody_can_time() -> None:
-    asked = EvaluateRequest(("corpus",), query_vectors=Path("q.npy"), costs=True)
-    with pytest.raises(UserError, match="--costs times what encodes queries"):
-        evaluate(asked)
-
-
 def test_a_server_answers_by_the_query_model(search: Search, model: str, tmp_path: Path) -> None:
     expected = [hit.docid for hit in search().search("read the file", 5).hits]
     where = ("--corpus", "corpus", "--indexes", "i", "--query-model", model)

@@ -146,8 +146,6 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     names = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
     if not names:
         raise UserError("No corpus was asked for; give --corpus or --suite.")
-    if request.costs and request.query_vectors:
-        raise UserError("--costs times what encodes queries, and of --query-vectors none is known.")
     request = replace(request, codes=tuple(dict.fromkeys(",".join(request.codes).split(","))))
     for name in request.codes:
         if name.removesuffix(AGAIN) not in CODES:
