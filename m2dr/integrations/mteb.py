@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest, require
 from m2dr.core.files import atomic_path, lock_folder
 from m2dr.core.progress import progress
@@ -24,7 +24,6 @@ from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.models import cuts_of, document_layer, names_of, newest_model
 
-Vectors = NDArray[np.float32]
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything
 
 
@@ -38,7 +37,7 @@ class _Cache:
         self.documents, self.others = sorted(set(document_layers)), sorted({c.layer for c in cuts})
         # Of a kind of text and a prompt: text -> row, and the vectors [L, n, H].
         self.rows: dict[tuple[str, str | None], dict[str, int]] = defaultdict(dict)
-        self.vectors: dict[tuple[str, str | None], Vectors] = {}
+        self.vectors: dict[tuple[str, str | None], Float32] = {}
 
 
 class MtebEncoder(Encoder):
@@ -59,7 +58,7 @@ class MtebEncoder(Encoder):
         task_metadata: Any = None,  # mteb's TaskMetadata
         prompt_type: str | None = None,
         **_: object,
-    ) -> Vectors:
+    ) -> Float32:
         """Return the vectors of the texts of all batches, [N, D], in their order.
 
         Args:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32
 from m2dr.core.records import Side
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.model.tokenizer import tokenize
@@ -17,18 +18,10 @@ if TYPE_CHECKING:
     from m2dr.model.graphs import BatchEncoder
     from m2dr.model.tokenizer import ModelTokenizer
 
-
 # On a CPU any budget from 512 to 16,384 gives the same rate, and a small one takes less memory.
 TOKENS_PER_BATCH = 2048
-
-
 TOKENS_PER_BATCH_CUDA = 65536
-
-
 AT_ONCE = 4096  # texts that are tokenised at a time, and sorted by length into batches
-
-
-Vectors = NDArray[np.float32]
 
 
 def tokens_per_batch(device: str) -> int:
@@ -72,7 +65,7 @@ def embed_tokens(
 
 
 def _add_words(
-    encoder: "BatchEncoder", vectors: Vectors, layers: Sequence[int], texts: Sequence[str] | None
+    encoder: "BatchEncoder", vectors: Float32, layers: Sequence[int], texts: Sequence[str] | None
 ) -> None:
     words = encoder.fitted.words if encoder.fitted is not None else None
     if words is not None and not set(words.layers).isdisjoint(layers):

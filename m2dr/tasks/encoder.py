@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import cache_folder, read_json
 from m2dr.core.progress import Advance, progress
@@ -31,7 +32,7 @@ from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.embed import AT_ONCE, Vectors, embed_tokens
+from m2dr.tasks.embed import AT_ONCE, embed_tokens
 from m2dr.tasks.models import device_name, document_layer, dtype_name, names_of
 from m2dr.tasks.query import QueryEncoder
 
@@ -42,23 +43,14 @@ SIDES: dict[str, Side] = {  # by names of prompts
     "query": "query",
     **dict.fromkeys(("document", "passage", "corpus"), "document"),
 }
-
-
 # Arguments of sentence-transformers' `encode`, and the one value of each that is taken.
 _FIXED = {"output_value": "sentence_embedding", "precision": "float32"} | dict.fromkeys(
     ("device", "pool", "chunk_size")
 )
 
-
 _LONG = 512  # tokens of a long text; some models take texts of any length
-
-
 _OPEN = 3  # encoders of different layers that are kept
-
-
 Item = str | Mapping[str, object]  # a text, or a dict with a text and perhaps a title and an id
-
-
 Tokens = TypeVar("Tokens")
 
 
@@ -507,7 +499,7 @@ class Encoder:
         advance: Advance = lambda _: None,
         dim: int | None = None,
         prompt: str | None = None,
-    ) -> Vectors:
+    ) -> Float32:
         """Return the vectors of texts at some layers, [L, N, D]; arguments as for `stream`."""
         vectors = np.empty((len(layers), len(texts), dim or self.dim), np.float32)
         parts = (texts[start : start + AT_ONCE] for start in range(0, len(texts), AT_ONCE))
@@ -526,7 +518,7 @@ class Encoder:
         advance: Advance = lambda _: None,
         dim: int | None = None,
         prompt: str | None = None,
-    ) -> Iterator[Vectors]:
+    ) -> Iterator[Float32]:
         """Yield the vectors of each part of the texts, [L, n, D], while the next is tokenised.
 
         Args:
@@ -568,7 +560,7 @@ class Encoder:
         layers: Sequence[int],
         budget: int | None,
         advance: Advance,
-    ) -> Vectors:  # [L, n, H], not normalised
+    ) -> Float32:  # [L, n, H], not normalised
         # One query has no batches to be sorted into.
         opened = deepest.opened if len(texts) > 1 or len(layers) > 1 else None
         int8 = side == "document" and self.options["dtype"] == "int8" and max(layers) > 0
@@ -633,10 +625,10 @@ def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Docum
         yield Document(str(docid), text, title, own_fields(row, DOCUMENT_COLUMNS))
 
 
-def _unit(vectors: Vectors) -> Vectors:
+def _unit(vectors: Float32) -> Float32:
     """Return vectors of length one; one of length zero stays as it is."""
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    unit: Vectors = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
+    unit: Float32 = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
     return unit
 
 

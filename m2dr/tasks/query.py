@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder
 from m2dr.core.records import ModelCard, Side
@@ -20,7 +21,7 @@ from m2dr.model.checkpoint import check_exits, read_card
 from m2dr.model.hub import EXITS, WORDS, find_folder
 from m2dr.model.tokenizer import SAMPLE, tokenize
 from m2dr.model.words import WordTable
-from m2dr.tasks.embed import Vectors, tokens_per_batch
+from m2dr.tasks.embed import tokens_per_batch
 from m2dr.tasks.models import label_of
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class QueryEncoder:
         with self.lock:
             return tokenize(self.card, self.opened.tokenizer, texts, side)
 
-    def embed(self, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Vectors:
+    def embed(self, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Float32:
         """Return the vectors of texts and their token rows, [N, W], in order, not normalised."""
         if self.opened is None:
             assert self.words is not None
@@ -136,7 +137,7 @@ class QueryEncoder:
             self.words.add(vectors[None], [self.layer], texts)
         return vectors if self.bridge is None else self.bridge.bridged(vectors, texts)
 
-    def _run(self, rows: Sequence[Sequence[int]], vectors: Vectors) -> None:
+    def _run(self, rows: Sequence[Sequence[int]], vectors: Float32) -> None:
         assert self.opened is not None
         runtime, layers = self.opened.runtime, [self.layer]
         # Sorting and padding a single query costs as much as half a layer.

@@ -93,6 +93,27 @@ def test_what_is_pushed_ranks_as_the_index_on_disk(
         assert pushed.rankings[query.id].scores == scores
 
 
+@pytest.mark.parametrize("layer", [0, 2])
+def test_exits_of_an_index_lead_to_what_was_pushed_of_it(
+    layer: int, uri: str, indexes: Path, tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(indexes, tmp_path / "own")
+    words = ("--corpus", tiny_corpus, "--model", tiny_backbone, "--indexes", own)
+    done("index", "push", "--uri", uri, *words, "--overwrite")
+    done("index", "fit", *words)
+    request = SearchRequest(
+        str(tiny_corpus), str(tiny_backbone), query_layer=layer, dim=8, root=own
+    )
+
+    on_disk, pushed = Searcher(request), Searcher(replace(request, index=f"milvus:{uri}"))
+
+    assert "by exits of the index" in pushed.describe
+    expected, found = (each.run(QUERIES, 40).rankings for each in (on_disk, pushed))
+    for name, ranking in expected.items():
+        assert found[name].docids == ranking.docids
+        assert found[name].scores == pytest.approx(ranking.scores, abs=1e-5)
+
+
 @pytest.mark.parametrize("way", ["npy", "pyserini"])
 def test_imported_vectors_search_as_those_encoded_here(
     way: str, tmp_path: Path, store: Store, theirs, tiny_backbone: Path, tiny_corpus: Path,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float64
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import short_name
 from m2dr.core.records import Cut, Ranking, Run
@@ -25,8 +25,6 @@ from m2dr.evaluation.significance import paired
 QRELS = Path("runs") / "qrels.tsv"  # in the folder of a grid, where runs were kept
 OWN_DROPPED = "own document is dropped"  # in a note of the grid, when its dataset asks for it
 USUAL = "nDCG@10"
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class _Baseline:
 
     name: str
     against: str  # as Comparison has it
-    rows: dict[Cut, Floats]  # cut of the model -> [Q]
+    rows: dict[Cut, Float64]  # cut of the model -> [Q]
     notes: tuple[str, ...] = ()
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float64
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut, ModelCard
@@ -42,7 +42,6 @@ from m2dr.tasks.models import cuts_of, layers_by_index, names_of, through_exits
 from m2dr.tasks.query import QueryEncoder
 
 T = TypeVar("T")
-Floats = NDArray[np.float64]
 
 FOUND = 10  # documents that a timed search returns
 WARM_UP = 3  # queries that do not count
@@ -308,7 +307,7 @@ def query_times(
     indexes: Mapping[tuple[int, str], Ranker],
     texts: Sequence[str],
     rounds: int,
-) -> dict[Cut, Floats]:
+) -> dict[Cut, Float64]:
     """Return the milliseconds of each query at each cut, [Q]: tokenise, encode and search.
 
     Queries run one at a time. Encoding at a layer and searching at a dim are timed separately and
@@ -393,7 +392,7 @@ def _spread(items: Sequence[T], count: int) -> list[T]:
 
 def _interleaved(
     steps: Sequence[tuple[Callable[[Any, int], None], Any]], queries: int, rounds: int
-) -> Floats:
+) -> Float64:
     """Return the median milliseconds of each step for each query, [steps, Q]."""
     for step, of in steps:
         for query in range(min(WARM_UP, queries)):
@@ -407,7 +406,7 @@ def _interleaved(
                     step, of = steps[position]
                     taken[position, query] = 1000 * _seconds(step, of, int(query))
                 advance(1)
-    typical: Floats = np.median(times, axis=0)
+    typical: Float64 = np.median(times, axis=0)
     return typical
 
 

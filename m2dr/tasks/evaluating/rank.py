@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr import __version__
-from m2dr.core.arrays import Int64
+from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
@@ -52,9 +52,8 @@ DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10
 HITS_BYTES = 2**30  # of the rankings that one pass over the documents makes, about
 
-Floats = NDArray[np.float32]
 Part = tuple[int, int, str]  # layer of the queries, layer and code of the documents
-Hits = dict[tuple[int, str], tuple[Floats, Int64]]  # dim, code -> scores and rows [Q, k]
+Hits = dict[tuple[int, str], tuple[Float32, Int64]]  # dim, code -> scores and rows [Q, k]
 Keep = Callable[[Cut, Callable[[], Run]], None]  # receives a cut, and a function that makes its run
 
 
@@ -140,9 +139,9 @@ class GridRanker:
     by_index: tuple[int, ...] = ()  # layers whose queries pass them in place of the model's own
     blend: Blend = Blend()
     bm25: Bm25 | None = None  # of the documents, where it has a weight
-    given: Mapping[int, Floats] = field(default_factory=dict)  # vectors of queries by layer [Q, H]
+    given: Mapping[int, Float32] = field(default_factory=dict)  # vectors of queries by layer [Q, H]
     codes: tuple[str, ...] = (F32,)  # of the documents; with "+", then scored as they are stored
-    _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
+    _vectors: dict[int, Float32] = field(default_factory=dict, compare=False)  # of the queries
 
     def question(self, layer: int, store: str, code: str = F32) -> dict[str, object]:
         """Return all that a score depends on, but for its dim and measure.
@@ -217,7 +216,7 @@ class GridRanker:
         layer: int,
         source: int,
         code: str,
-        hits: Mapping[int, tuple[Floats, Int64]],
+        hits: Mapping[int, tuple[Float32, Int64]],
         keep: Keep,
     ) -> LayerScores:
         values, tied, empty = {}, {}, {}
@@ -306,7 +305,7 @@ class GridRanker:
                 self._blend(self.bm25, hits)
         return ranked
 
-    def _mixed(self, layer: int, source: int) -> Floats:
+    def _mixed(self, layer: int, source: int) -> Float32:
         """Return the vectors of queries of a layer [Q, H], with their words where that is asked."""
         vectors, mix = self._vectors[layer], self.blend.query_mix
         if not mix or layer in self.by_index or not self.card.takes_words(layer, source):
@@ -314,7 +313,7 @@ class GridRanker:
         assert self._words.words is not None, "layer 0 is words"
         return self._words.words.mixed(vectors, self._texts, mix)
 
-    def _rescored(self, again: Floats, scores: Floats, rows: Int64) -> tuple[Floats, Int64]:
+    def _rescored(self, again: Float32, scores: Float32, rows: Int64) -> tuple[Float32, Int64]:
         """Sort rankings [Q, k] by new scores of their best [Q, n]; the others stay behind those."""
         rest = scores[:, again.shape[1] :]
         lowest = again.min(axis=1, keepdims=True, initial=np.inf)
@@ -395,7 +394,7 @@ class GridRanker:
     def _store(self) -> Store:
         return next(iter(self.stores.values()))
 
-    def _run(self, source: int, rows: Int64, scores: Floats) -> Run:
+    def _run(self, source: int, rows: Int64, scores: Float32) -> Run:
         """Make the run of a cut from rows, -1 after the last, and scores, both [Q, k]."""
         docids, rankings = self.stores[source].docids, {}
         for query, found, values in zip(self.task.queries, rows, scores, strict=True):

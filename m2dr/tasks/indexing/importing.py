@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError
 from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
@@ -56,8 +57,6 @@ NEIGHBOURS = 10  # of a document, which short prefixes should keep
 COMPARED = 2000  # documents of which that is asked
 READY = 0.9  # prefixes that keep so much of what rotated ones keep need no rotation
 
-Floats = NDArray[np.float32]
-
 
 @dataclass(frozen=True)
 class ImportReport:
@@ -92,7 +91,7 @@ class _Source:
         docids = corpus.docids if corpus else vectors.ids or ()
         return cls(vectors, vectors.of(docids, "documents", exactly=True), dataset, corpus)
 
-    def block(self, start: int) -> Floats:
+    def block(self, start: int) -> Float32:
         """Return the vectors of a shard of documents; raises UserError if one is not finite."""
         return self.vectors.finite(self.rows[start : start + SHARD_ROWS])
 
@@ -186,7 +185,7 @@ def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
     return replace(vectors, read=lambda rows: vectors.finite(rows) @ rotation.T)
 
 
-def rotation_of(home: Path, width: int) -> Floats | None:
+def rotation_of(home: Path, width: int) -> Float32 | None:
     """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None."""
     path = home / ROTATION
     return np.fromfile(path, np.float32).reshape(width, width) if path.exists() else None
@@ -195,7 +194,7 @@ def rotation_of(home: Path, width: int) -> Floats | None:
 # Vectors without a model
 
 
-def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Floats | None]:
+def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Float32 | None]:
     """Return the card of the model, or of vectors without one, and their rotation, if any.
 
     Those count as the one layer of an encoder that nobody has; layer 0 is the words.
@@ -229,7 +228,7 @@ def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Floats
     return card, rotation if rotates else None
 
 
-def neighbours_kept(vectors: Floats, dim: int, similarity: Similarity) -> float:
+def neighbours_kept(vectors: Float32, dim: int, similarity: Similarity) -> float:
     """Return the share of each vector's nearest others that prefixes have in common with all dims.
 
     >>> neighbours_kept(np.eye(3, dtype=np.float32), 3, "dot")
@@ -244,7 +243,7 @@ def neighbours_kept(vectors: Floats, dim: int, similarity: Similarity) -> float:
     return float(np.mean([np.isin(*pair).mean() for pair in zip(*nearest, strict=True)]))
 
 
-def _begin_home(home: Path, card: ModelCard, rotation: Floats | None) -> None:
+def _begin_home(home: Path, card: ModelCard, rotation: Float32 | None) -> None:
     """Write what belongs to vectors without a model in place of what another import left."""
     home.mkdir(parents=True, exist_ok=True)
     drop_exits(home / EXITS_FOLDER)
@@ -262,7 +261,7 @@ def _holds(folder: Path, card: ModelCard, source: _Source) -> bool:
 
 
 def _write_store(
-    source: _Source, rotation: Floats | None, folder: Path, plan: manifest.StorePlan
+    source: _Source, rotation: Float32 | None, folder: Path, plan: manifest.StorePlan
 ) -> None:
     """Write vectors as a store of their corpus, or without one of their ids."""
     corpus, dataset, count = source.corpus, source.dataset, len(source.rows)

@@ -44,10 +44,7 @@ from m2dr.tasks.searching.search import (
 if TYPE_CHECKING:
     from m2dr.tasks.indexing.index import ChangeReport
 
-
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
-
-
 _CUTS = 32  # searchers that are kept open
 
 

@@ -53,11 +53,7 @@ from m2dr.tasks.models import document_layer, label_of, layers_by_index
 from m2dr.tasks.query import QueryEncoder
 
 EXACT = "exact"  # the engine that needs no index and scans the store
-
-
 DEPTH = 10  # documents of an answer where no number is asked for
-
-
 _FILTERS = 8  # whose documents are kept open
 
 

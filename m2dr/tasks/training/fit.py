@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
 from m2dr.core.records import FitRecord, ModelCard, Rotation, Side
@@ -34,8 +35,6 @@ from m2dr.tasks.models import at_revision, default_dims, fitted_cuts
 from m2dr.tasks.training.run_folder import begin, clear, held, refuse_backbone
 from m2dr.training.linear_fit import STEPS, fit_head, fit_rotation
 from m2dr.training.words import fit_words
-
-Floats = NDArray[np.float32]
 
 FITTED = "fitted"  # the variant of a fitted backbone that was never trained
 MOST = 20_000  # texts whose states are read; more hardly help, and cost time and memory
@@ -227,9 +226,9 @@ class Read:
     """
 
     texts: Sequence[str]
-    states: Floats
+    states: Float32
     snippets: Sequence[str]
-    snippet_states: Floats
+    snippet_states: Float32
     places: NDArray[np.int64]
 
 
@@ -261,7 +260,7 @@ def snippets(
 
 def states_of(
     encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[tuple[Side, str]], what: str
-) -> Floats:
+) -> Float32:
     """Return the states of texts, [N, (L - 1) P + W], each run as a text of its side."""
     states = np.empty((len(texts), 0), np.float32)
     sides: tuple[Side, ...] = ("query", "document")
@@ -282,7 +281,7 @@ def states_of(
 
 
 def with_snippets(
-    encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[str], states: Floats, seed: int
+    encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[str], states: Float32, seed: int
 ) -> Read:
     """Return texts that were read already with snippets of them, which are read now."""
     short, places = snippets(texts, np.random.default_rng(seed))
@@ -297,7 +296,7 @@ def drop_exits(encoder: Encoder) -> None:
         del encoder.exit_heads[layer]
 
 
-def as_targets(encoder: Encoder, vectors: Floats) -> Floats:
+def as_targets(encoder: Encoder, vectors: Float32) -> Float32:
     """Return embeddings [N, W] of length 1 where they are compared by cosine."""
     return unit_rows(vectors) if encoder.card.similarity == "cosine" else vectors
 
@@ -345,7 +344,7 @@ def fit_exits(
     if words is not None:
         beside = unit_rows(words.embed(texts))
     trained = encoder.fitted
-    heads: dict[int, tuple[Floats, Floats]] = {}
+    heads: dict[int, tuple[Float32, Float32]] = {}
     matrices, ridges, cosines = {}, [], []
     try:
         for layer in range(1, encoder.layers):
@@ -433,7 +432,7 @@ def fit_texts_now(
 
 def words_towards(
     texts: Iterable[str],
-    vectors: Floats,
+    vectors: Float32,
     tokens: int,
     language: str,
     names: Sequence[str],
