@@ -30,7 +30,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import export_cut, load, read_card
 from m2dr.model.graphs import RUNTIMES
 from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.query import QueryEncoder, open_queries, plan_of_model
 
 Way = Callable[[str], Any]  # a query to scores and rows, or to its vector
 PEER = "sentence-transformers + FAISS"
@@ -106,7 +106,7 @@ def main() -> None:
     documents = [one.content for one in dataset.documents()]
     encoders = {
         layer: {
-            name: QueryEncoder(asked.model, layer, name, "cpu", "fp32")
+            name: open_queries(plan_of_model(asked.model, layer), name, "cpu", "fp32")
             for name in ("torch", *(kind.name for kind in RUNTIMES.values() if kind.installed))
         }
         for layer in layers

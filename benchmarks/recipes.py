@@ -32,7 +32,8 @@ from m2dr.index.exact import prefix_runs
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.models import default_dims, document_layer, fitted_cuts
+from m2dr.tasks.models import default_dims, fitted_cuts
+from m2dr.tasks.query import document_layer
 from m2dr.tasks.training.fit import fit_texts, fit_texts_now
 from m2dr.tasks.training.train import train
 

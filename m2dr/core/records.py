@@ -292,15 +292,6 @@ class ModelCard:
         """Return this card with the lengths of texts of another."""
         return replace(self, query_length=other.query_length, document_length=other.document_length)
 
-    def takes_words(self, layer: int, documents: int) -> bool:
-        """Whether words can be mixed into queries of a layer: it reads none yet, by its own exit.
-
-        Args:
-            layer: of the queries.
-            documents: layer of the documents; words are fitted to those of the last one.
-        """
-        return documents == self.layers and (layer == self.layers or self.exit_head != "fitted")
-
     def check(self, cut: Cut) -> Cut:
         """Return `cut` when this encoder has it.
 

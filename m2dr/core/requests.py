@@ -54,15 +54,6 @@ def length_option(side: str) -> Any:  # a field
     return option(None, f"Tokens of a {side}, special ones included; those of the model.", least=1)
 
 
-def exits_option() -> Any:  # a field
-    """Return the field of the exits of queries."""
-    return option(
-        "",
-        "Exits of shallow queries: fitted on the documents of the index, which is the default at "
-        "layers that were not trained where the index has some, or the model's own.",
-    )
-
-
 def query_model_option() -> Any:  # a field
     """Return the field of the model whose queries search vectors of another."""
     return option(
@@ -145,6 +136,26 @@ class Blend:
         """
         given = {key.replace("_", "-"): weight for key, weight in self.weights.items() if weight}
         return name + "".join(f".{key}-{weight:g}" for key, weight in given.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions(Blend):
+    """How queries become vectors, and what stands beside these; `tasks.query` decides by it."""
+
+    exits: Exits = option(
+        "",
+        "Exits of shallow queries: fitted on the documents of the index, which is the default at "
+        "layers that were not trained where the index has some, or the model's own.",
+    )
+    query_model: str = query_model_option()
+    query_vectors: Path | None = None
+    query_length: int | None = length_option("query")
+    document_length: int | None = length_option("document")
+
+    @property
+    def query_options(self) -> dict[str, Any]:
+        """These fields alone, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(QueryOptions)}
 
 
 @dataclass(frozen=True)
@@ -289,7 +300,7 @@ class VerifyRequest(_OfIndexes):
 
 
 @dataclass(frozen=True)
-class SearchRequest(_OfIndexes, Blend):
+class SearchRequest(_OfIndexes, QueryOptions):
     """What `m2dr search` is asked, without the queries."""
 
     corpus: str = corpus_option()
@@ -315,14 +326,13 @@ class SearchRequest(_OfIndexes, Blend):
     filter: str = option(
         "", "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de)."
     )
-    exits: Exits = exits_option()
+    _: KW_ONLY
     query_vectors: Path | None = option(
         None,
         "Vectors of the queries, from what made those of the documents, in place of encoding them: "
         "by the ids of --topics, or in order.",
         read=Path,
     )
-    query_model: str = query_model_option()
     query_length: int | None = option(
         None, "Tokens of a query; those that the index records, which others are refused by."
     )
@@ -444,7 +454,7 @@ def _split() -> Any:  # a field
 
 
 @dataclass(frozen=True)
-class EvaluateRequest(_EncodesDocuments, _OfIndexes, Blend):
+class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
     """What `m2dr evaluate` is asked of retrieval."""
 
     corpora: tuple[str, ...] = option(
@@ -468,14 +478,6 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, Blend):
     documents: str = option(
         "trained", "Layer whose documents are searched: trained, same, last, or a number."
     )
-    exits: Exits = exits_option()
-    query_vectors: Path | None = option(
-        None,
-        "Vectors of the queries, from what made those of the documents, by id or in order: the "
-        "last layer of the grid.",
-        read=Path,
-    )
-    query_model: str = query_model_option()
     measures: tuple[str, ...] = option(
         (), "Measures as ir_measures writes them; the default measures of the data.", "--measure"
     )
@@ -487,10 +489,15 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, Blend):
     )
     costs: bool = option(False, "Measure latency, bytes and encoding speed of cuts.")
     overwrite: bool = option(False, "Measure again what was measured before.")
-    query_length: int | None = length_option("query")
-    document_length: int | None = length_option("document")
     out: Path = _out()
     runtime: DocumentRuntime = document_runtime_option()
+    _: KW_ONLY
+    query_vectors: Path | None = option(
+        None,
+        "Vectors of the queries, from what made those of the documents, by id or in order: the "
+        "last layer of the grid.",
+        read=Path,
+    )
 
 
 @dataclass(frozen=True)
@@ -703,7 +710,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
-class ServeRequest(_OfIndexes, Blend):
+class ServeRequest(_OfIndexes, QueryOptions):
     """What `m2dr serve` is asked."""
 
     indexes: tuple[str, ...] = option(
@@ -718,7 +725,6 @@ class ServeRequest(_OfIndexes, Blend):
     model: str = option(
         "", "Folder or id; by default the one that an index names, or the newest in models/."
     )
-    query_model: str = query_model_option()
     grid: Path | None = option(
         None,
         "grid.json of m2dr evaluate, which the page shows; by default that of the same model and "

@@ -47,7 +47,12 @@ def store_folder(root: Path, corpus: str, fingerprint: str, layer: int) -> Path:
     parts = Path(corpus).parts
     if not parts or Path(corpus).is_absolute() or ".." in parts:
         raise UserError(f"{corpus!r} cannot name a corpus: use a relative name such as pydocs.")
-    return root.joinpath(*parts, fingerprint[:DIGITS], f"layer-{layer:02d}")
+    return layer_folder(root.joinpath(*parts, fingerprint[:DIGITS]), layer)
+
+
+def layer_folder(home: Path, layer: int) -> Path:
+    """Return the folder of the store of one layer, beside those of others in `home`."""
+    return home / f"layer-{layer:02d}"
 
 
 def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:

@@ -22,7 +22,8 @@ from m2dr.evaluation.grid import Grid, as_json, text_table, write_grid
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encoder import Encoder
-from m2dr.tasks.models import cuts_of, document_layer, names_of, newest_model
+from m2dr.tasks.models import cuts_of, names_of, newest_model
+from m2dr.tasks.query import document_layer
 
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything
 

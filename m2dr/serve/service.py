@@ -5,7 +5,6 @@ import base64
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from m2dr.evaluation.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluation.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.filters import FIELDS, field_types, typed
-from m2dr.index.manifest import STORE, IndexManifest, built_indexes
+from m2dr.index.manifest import STORE, IndexManifest, built_indexes, layer_folder
 from m2dr.index.vectors import prefixes
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
-from m2dr.tasks.models import default_dims, document_layer, label_of, names_of
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.models import default_dims, names_of
+from m2dr.tasks.query import QueryEncoder, QueryEncoders, plan_of_model
 from m2dr.tasks.searching.index_api import Index
-from m2dr.tasks.searching.search import EXACT, QueryEncoders, Searcher
+from m2dr.tasks.searching.search import EXACT, Searcher
 
 MOST_HITS = 20_000  # documents of an answer
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told
@@ -97,11 +96,7 @@ class ServedIndex:
         self.card, self.corpus, self.dataset = resolved.card, resolved.corpus, resolved.dataset
         self.model = names_of([resolved.model])[0]
         self._scanned = resolved.folder is None
-        most = self.card.layers if request.query_model else self.card.query_layer
-        self._at = {
-            layer: replace(resolved, request=replace(resolved.request, query_layer=layer))
-            for layer in range(most + 1)
-        }
+        self._plans = resolved.plans()
         self.dims = self._cuts()  # by layer
         if not self.dims:
             raise UserError(f"{resolved.home} holds no documents to search.")
@@ -157,25 +152,28 @@ class ServedIndex:
         Raises:
             Refused: somebody else made the vectors, and no model encodes documents.
         """
-        if layer not in self._at or (side == "document" and self._at[layer].query_model):
+        request, card = self.index.resolved.request, self.card
+        plan = self._plans.get(layer)
+        if side == "document":
+            own = self.index.resolved.model
+            plan = plan_of_model(own, layer, card) if layer <= card.query_layer else None
+        if plan is None:
             raise Refused(422, f"No model embeds documents of {self.corpus}.", "side")
-        return self.index.encoders.of(self._at[layer])
+        return self.index.encoders.of(plan, request.runtime, request.device, request.dtype)
 
     def document_layer(self, layer: int) -> int:
         """Return the layer of the documents that queries of a layer search."""
-        return self._at[layer].document_layer
+        return self._plans[layer].document_layer
 
     def warning(self, cut: Cut) -> str:
         """Return why answers at a cut may be worse than the model allows; empty where not so."""
-        resolved = self._at[cut.layer]
-        documents = Cut(resolved.document_layer, cut.dim)
-        label = label_of(self.card, self.model)
-        return "" if resolved.exits else " ".join(label.warnings(cut, documents))
+        documents = Cut(self.document_layer(cut.layer), cut.dim)
+        return " ".join(self._plans[cut.layer].warnings(documents))
 
     @property
     def exits(self) -> str:
         """Digest of the exits of the index that queries pass; empty where they pass none."""
-        folders = (self._at[layer].exits for layer in self.dims)
+        folders = (self._plans[layer].exits for layer in self.dims)
         return next((digest_of_exits(folder) for folder in folders if folder), "")
 
     def remembered(self, docids: Iterable[str]) -> bool:
@@ -212,25 +210,18 @@ class ServedIndex:
 
     def costs(self) -> list[Table]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""
-        from m2dr.model.encoder import Encoder
-        from m2dr.tasks.evaluating.costs import shape_of, work_over_bridge
-
-        kinds = {n: (self._at[n].exits, self._at[n].query_model) for n in self.dims}
-        deepest = {kind: layer for layer, kind in kinds.items() if layer}
-        work = {0: QUERY_TOKENS * self.card.width}
-        for kind, layer in deepest.items():  # an encoder of a layer knows those of all layers below
-            encoder = self.encoder(layer)
-            if encoder.opened and isinstance(encoder.opened.runtime, Encoder):
-                if encoder.bridge is not None:
-                    work[layer] = work_over_bridge(encoder, QUERY_TOKENS)
-                    continue
-                shape, more = shape_of(encoder.opened.runtime), encoder.layer - layer
-                same = (n for n in kinds if n and kinds[n] == kind)
-                work |= {n: shape.encode(n + more, QUERY_TOKENS) for n in same}
+        work: dict[int, int] = {}
+        deepest: dict[tuple[str, Path | None], int] = {}
+        for layer in sorted(self.dims, reverse=True):
+            plan = self._plans[layer]
+            # An encoder of a layer knows the sizes of all layers below that pass the same exits.
+            kind = plan.source, plan.exits
+            encoder = self.encoder(deepest.setdefault(kind, layer))
+            work[layer] = encoder.multiply_adds(QUERY_TOKENS, layer)
         return [
             {
                 "cut": str(Cut(layer, dim)), "layer": layer, "dim": dim,
-                "multiply_adds": work.get(layer, 0) + search_multiply_adds(self.documents, dim),
+                "multiply_adds": work[layer] + search_multiply_adds(self.documents, dim),
                 "bytes_per_document": bytes_per_document(dim),
             }
             for layer, dims in self.dims.items()
@@ -238,19 +229,15 @@ class ServedIndex:
         ]  # fmt: skip
 
     def _store(self, layer: int) -> Path:
-        return self.index.resolved.home / f"layer-{self.document_layer(layer):02d}"
+        return layer_folder(self.index.resolved.home, self.document_layer(layer))
 
     def _cuts(self) -> dict[int, tuple[int, ...]]:
         """Return the dims that are listed of each layer whose documents are encoded, increasing."""
         cuts: dict[int, tuple[int, ...]] = {}
         folder = self.index.resolved.folder
-        for layer, resolved in self._at.items():
-            exits = resolved.exits
-            if layer == 0 < self.card.lowest_layer and not exits:
-                continue
-            documents = resolved.document_layer
+        for layer, plan in self._plans.items():
             if folder is not None:
-                if exits or document_layer(self.card, layer) == documents:
+                if plan.is_as_trained:
                     cuts[layer] = (IndexManifest.read(folder).dim,)
             elif (self._store(layer) / STORE).exists():
                 built = {index.dim for index in built_indexes(self._store(layer))}
@@ -275,8 +262,7 @@ class Service:
                 SearchRequest(
                     request.corpus, request.model, index=folder, root=request.root,
                     device=request.device, dtype=request.dtype, engine=request.engine,
-                    runtime=request.runtime, hybrid=request.hybrid,
-                    query_mix=request.query_mix, query_model=request.query_model,
+                    runtime=request.runtime, **request.query_options,
                 ),
                 encoders,
             )  # fmt: skip

@@ -33,11 +33,12 @@ from m2dr.model.hub import find_folder
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.embed import AT_ONCE, embed_tokens
-from m2dr.tasks.models import device_name, document_layer, dtype_name, names_of
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.models import device_name, dtype_name, names_of
+from m2dr.tasks.query import document_layer, open_queries, plan_of_model
 
 if TYPE_CHECKING:
     from m2dr.model.graphs import BatchEncoder
+    from m2dr.tasks.query import QueryEncoder
 
 SIDES: dict[str, Side] = {  # by names of prompts
     "query": "query",
@@ -600,7 +601,8 @@ class Encoder:
     def _open(self, layer: int) -> "QueryEncoder":
         how = [self.options[name] for name in ("runtime", "device")]
         how.append(of_queries(self.options["dtype"]))
-        return QueryEncoder(self.name, layer, *(how if layer else ["torch", *how[1:]]))
+        plan = plan_of_model(self.name, layer)
+        return open_queries(plan, *(how if layer else ["torch", *how[1:]]))
 
 
 def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Document]:

@@ -1,7 +1,6 @@
 """Models by their names, and the cuts, layers and labels that a card stands for."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -88,11 +87,6 @@ def default_dims(width: int) -> tuple[int, ...]:
     return (*powers, width)
 
 
-def document_layer(card: ModelCard, query_layer: int) -> int:
-    """Return the layer of the documents that queries of a layer were trained to search."""
-    return card.layers if card.documents == "last" else query_layer
-
-
 def document_layers(card: ModelCard) -> tuple[int, ...]:
     """Return the layers whose documents trained cuts search."""
     return (card.layers,) if card.documents == "last" else card.layers_trained or (card.layers,)
@@ -119,28 +113,6 @@ def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
     """Return the cuts that a fit makes retrieve: every layer from 0 at the default dims."""
     dims = default_dims(card.width)
     return tuple(Cut(layer, dim) for layer in range(card.layers + 1) for dim in dims)
-
-
-def layers_by_index(card: ModelCard, exits: str) -> tuple[int, ...]:
-    """Return the layers whose queries pass the exits of an index that has some.
-
-    By default those below the last one that were not trained: a fit is none, and
-    layer 0 is always fitted.
-
-    Args:
-        card: model card.
-        exits: of `SearchRequest`.
-    """
-    own = card.layers_trained if card.fit is None and not exits else ()
-    layers = range(0 if exits == "model" else card.layers)
-    return tuple(layer for layer in layers if layer == 0 or layer not in own)
-
-
-def through_exits(card: ModelCard, layers: Collection[int]) -> ModelCard:
-    """Return the card of a model whose queries of some layers pass the exits of an index."""
-    added = {cut for cut in fitted_cuts(card) if cut.layer in layers}
-    cuts = tuple(sorted({*card.cuts, *added}))
-    return replace(card, exit_head="fitted", cuts=cuts) if layers else card
 
 
 def names_of(models: Sequence[str]) -> list[str]:

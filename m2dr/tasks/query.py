@@ -1,145 +1,456 @@
-"""Encoders of queries at one layer: of a model, of exits of an index, of words or over a bridge.
+"""How queries become vectors, and which documents they meet: decided here, once.
 
-Shapes: N texts, W width of the vectors that are searched.
+`plan_query` makes a `QueryPlan` of a model card, the stores of the documents and what was asked.
+`open_queries` opens the encoder of a plan, one class per source. A new source is its option in
+`core.requests.QueryOptions`, and here its rule in `plan_query` and its class in `SOURCES`.
+
+Shapes: N texts, V width of the model that runs, W width of the vectors that are searched.
 """
 
+import hashlib
 import threading
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder
-from m2dr.core.records import ModelCard, Side
-from m2dr.core.requests import of_queries
+from m2dr.core.progress import progress
+from m2dr.core.records import Cut, ModelCard, Side
+from m2dr.core.requests import QueryOptions, of_queries
 from m2dr.data.tokens import buckets, pad
-from m2dr.index.exit_files import encoding_of
+from m2dr.index.exit_files import (
+    digest_of_exits,
+    encoding_of,
+    exits_folder,
+    fitting_exits,
+    no_exits,
+)
+from m2dr.index.manifest import layer_folder
 from m2dr.model.checkpoint import check_exits, read_card
 from m2dr.model.hub import EXITS, WORDS, find_folder
 from m2dr.model.tokenizer import SAMPLE, tokenize
 from m2dr.model.words import WordTable
-from m2dr.tasks.embed import tokens_per_batch
-from m2dr.tasks.models import label_of
+from m2dr.tasks.embed import embed_texts, tokens_per_batch
+from m2dr.tasks.models import fitted_cuts, label_of, names_of
 
 if TYPE_CHECKING:
+    from m2dr.evaluation.costs import Shape
+    from m2dr.model.encoder import Encoder as TorchEncoder
     from m2dr.model.graphs import OpenedRuntime
+
+Source = Literal["model", "words", "bridge", "given"]
+DOCUMENTS = ("trained", "same", "last")  # or the number of a layer
 
 _WARM_UPS = 3  # the first runs of torch allocate memory and choose kernels
 
 
-class QueryEncoder:
-    """Encodes queries at one layer of a model, of an index too; thread-safe.
+@dataclass(frozen=True)
+class QueryPlan:
+    """How queries of one layer become vectors, and which documents they meet.
 
     Attributes:
-        card: of the model.
-        tokenizer: that the ids come from.
-        opened: the first layers of the model in a runtime; None at layer 0.
-        lock: a tokenizer keeps its last length inside: two threads would mix them up.
+        model: folder or id of the model of the documents.
+        card: of that model.
+        layer: that queries run through; the last one of those that are given or pass a bridge.
+        document_layer: of the documents that they search.
+        source: what makes the vectors: the layers of the model, words alone (layer 0), another
+            model over a bridge, or whoever gave them.
+        home: folder of the stores of the documents; None where there are none.
+        exits: folder of the exits of the index, where queries pass these or their bridge in place
+            of the exits of the model.
+        options: what was asked.
     """
 
-    def __init__(
-        self,
-        model: str,
-        layer: int,
-        runtime: str = "torch",
-        device: str = "auto",
-        dtype: str = "auto",
-        exits: Path | None = None,
-        documents: str = "",
-    ) -> None:
-        """Load the layers that queries run through, and no others; layer 0 needs no torch.
+    model: str
+    card: ModelCard
+    layer: int
+    document_layer: int
+    source: Source
+    home: Path | None = None
+    exits: Path | None = None
+    options: QueryOptions = QueryOptions()
 
-        Args:
-            model: folder or id.
-            layer: of the queries.
-            runtime: torch, onnx or openvino.
-            device: as `choose_device` takes it.
-            dtype: as `choose_dtype` takes it.
-            exits: folder of the exits of an index, used in place of those of the model.
-            documents: fingerprint of their model, where `exits` lead to its vectors from those of
-                this one, its words beside them.
+    @property
+    def is_as_trained(self) -> bool:
+        """Whether queries meet the documents that they were trained or fitted to search."""
+        return self.document_layer == document_layer(self.card, self.layer, self.exits)
+
+    @property
+    def label(self) -> str:
+        """Name of the model of the queries."""
+        return self.options.query_model if self.source == "bridge" else self.model
+
+    @property
+    def mix(self) -> float:
+        """Weight of words in the vector; 0 where it reads some already, or none were fitted to it.
+
+        Words of an index are fitted to documents of the last layer.
+        """
+        card = self.card
+        own = self.layer < card.layers and card.exit_head == "fitted"
+        takes = self.exits is None and self.document_layer == card.layers and not own
+        return self.options.query_mix if takes else 0.0
+
+    @cached_property
+    def words(self) -> WordTable:
+        """Layer 0 by the exits of the index.
 
         Raises:
-            UserError: as `WordTable.open` and `open_runtime` do, or a runtime was named at layer 0,
-                or `exits` lead nowhere from this model.
+            UserError: it has none, or they are damaged.
         """
-        self.layer, self.lock = layer, threading.Lock()
-        self.opened: OpenedRuntime | None = None
-        self.words: WordTable | None = None
-        self.card = read_card(model)
-        self.bridge: WordTable | None = None
-        if documents and exits is not None:
-            check_exits(exits, documents, WORDS)
-            self.bridge, exits = WordTable.open(exits), None
-            if self.bridge.query_model != encoding_of(label_of(self.card, "")):
-                raise UserError(
-                    f"The index was not fitted for queries of {model}; m2dr index fit "
-                    "--query-model does so."
-                )
-        if layer == 0:
-            if runtime != "torch":
-                raise UserError(f"--runtime {runtime} was asked for, and layer 0 is words alone.")
-            self.words = _open_words(model, self.card, exits)
-            return
-        from m2dr.model.graphs import open_runtime
+        assert self.home is not None, "words are mixed in where there are documents"
+        exits = self.exits or fitting_exits(layer_folder(self.home, self.card.layers))
+        if exits is None:
+            raise no_exits(self.home)
+        return _checked_words(exits, self.card.fingerprint)
 
-        if runtime != "torch":  # a graph is opened without a look at exits, and has no words
-            if exits is not None:
-                check_exits(exits, self.card.fingerprint, EXITS)
-            if exits is not None or self.card.exit_head == "fitted":
-                self.words = _open_words(model, self.card, exits)
-        self.opened = open_runtime(runtime, model, layer, device, dtype, cache_folder(), exits)
-        self.card = self.opened.runtime.card
-        fitted = getattr(self.opened.runtime, "fitted", None)
-        self.words = fitted.words if fitted is not None else self.words
+    def mixed(self, vectors: Float32, texts: Sequence[str], weight: float) -> Float32:
+        """Return vectors of texts [N, W], with their words at a weight; as they are at 0."""
+        return self.words.mixed(vectors, texts, weight) if weight else vectors
 
-    @classmethod
-    def over_bridge(
-        cls, model: str, documents: ModelCard, exits: Path, device: str, dtype: str
-    ) -> "QueryEncoder":
-        """Load a whole model whose queries search vectors of another.
+    def warnings(self, documents: Cut) -> list[str]:
+        """Return why rankings of documents at a cut may be worse than the model allows."""
+        label = label_of(self.card, self.model)
+        return [] if self.exits else label.warnings(Cut(self.layer, documents.dim), documents)
+
+    def describe(self, dim: int) -> str:
+        """Return what the queries are, in words."""
+        made = "given queries" if self.source == "given" else "queries"
+        by = " by exits of the index" if self.exits else ""
+        return f"{made} at {Cut(self.layer, dim)} of {self.label}{by}"
+
+    def facts(self, vectors: Callable[[], Float32]) -> dict[str, object]:
+        """Return all that vectors of queries depend on beside the model and the layer.
 
         Args:
-            model: folder or id of the queries' model.
-            documents: card of the documents' model.
-            exits: folder of the exits of their index, which hold the bridge.
-            device: as `choose_device` takes it.
-            dtype: as `choose_dtype` takes it; int8 is of documents alone.
-
-        Raises:
-            UserError: the index was not fitted for queries of this model.
+            vectors: gives them [N, W]; only asked where no digest tells how they were made.
         """
-        layer = read_card(model).query_layer
-        return cls(model, layer, "torch", device, of_queries(dtype), exits, documents.fingerprint)
+        mix = self.options.query_mix
+        found: dict[str, object] = {}
+        if self.home and (self.exits or mix):
+            exits = self.exits or fitting_exits(layer_folder(self.home, self.card.layers))
+            found["exits"] = digest_of_exits(exits) if exits else ""
+        if mix:
+            found["query_mix"] = mix
+        if self.source in ("bridge", "given"):
+            found["queries"] = hashlib.sha256(vectors().tobytes()).hexdigest()
+        return found
+
+
+# Decide
+
+
+def document_layer(card: ModelCard, layer: int, exits: Path | None = None) -> int:
+    """Return the layer of the documents that queries of a layer were trained or fitted to search.
+
+    Args:
+        card: of the model.
+        layer: of the queries.
+        exits: folder of the exits of an index, if they pass these.
+    """
+    return card.layers if exits or card.documents == "last" else layer
+
+
+def plan_of_model(model: str, layer: int, card: ModelCard | None = None) -> QueryPlan:
+    """Return the plan of queries of a model alone, by its own exits and without documents."""
+    card = card or read_card(model)
+    source: Source = "model" if layer else "words"
+    return QueryPlan(model, card, layer, document_layer(card, layer), source)
+
+
+def plan_query(
+    options: QueryOptions,
+    model: str,
+    card: ModelCard,
+    home: Path,
+    layer: int | None = None,
+    documents: int | None = None,
+    will_be_fitted: bool = False,
+) -> QueryPlan:
+    """Decide how queries become vectors, and which documents they meet.
+
+    Args:
+        options: what was asked.
+        model: of the documents.
+        card: of that model.
+        home: folder of the stores of the documents.
+        layer: that queries run through; by default all that there are.
+        documents: layer of the documents; by default the one that such queries were trained, or
+            fitted, to search.
+        will_be_fitted: whether exits will be fitted on the documents before a query is encoded.
+
+    Raises:
+        UserError: the model has no such layer, or the index lacks the exits that were asked for.
+    """
+    last = card.layers
+    if options.query_vectors and layer not in (None, last):
+        raise UserError(f"--query-vectors stand for layer {last}; leave --query-layer out.")
+    if layer is None:
+        layer = last if options.query_vectors or options.query_model else card.query_layer
+    is_over_bridge = bool(options.query_model) and layer == last
+    # By default layers below the last pass the exits of the index where they were not trained: a
+    # fit is no training, and layer 0 is always fitted.
+    trained = card.layers_trained if card.fit is None and not options.exits else ()
+    below = options.exits != "model" and layer < last and (layer == 0 or layer not in trained)
+    exits = None
+    if is_over_bridge or below:
+        store = layer_folder(home, last)
+        if documents in (None, last):
+            will = will_be_fitted and not is_over_bridge
+            exits = exits_folder(store) if will else fitting_exits(store)
+        elif is_over_bridge or options.exits == "index":
+            raise UserError(f"Exits of an index need one on disk of layer {last}.")
+        if exits is None and (is_over_bridge or options.exits == "index"):
+            raise no_exits(home)
+        if exits is None and layer == 0 < card.lowest_layer and documents in (None, last):
+            raise UserError(f"{home} has no exits for layer 0; m2dr index fit makes some.")
+    if not (layer == 0 and exits):
+        card.check(Cut(layer, 1))
+    if documents is not None:
+        card.check(Cut(documents, 1))
+    source: Source = "model" if layer else "words"
+    if is_over_bridge or options.query_vectors:
+        source = "given" if options.query_vectors else "bridge"
+    searched = document_layer(card, layer, exits) if documents is None else documents
+    plan = QueryPlan(model, card, layer, searched, source, home, exits, options)
+    if plan.mix and not will_be_fitted and not fitting_exits(layer_folder(home, last)):
+        raise no_exits(home)
+    return plan
+
+
+def plan_layers(
+    options: QueryOptions,
+    model: str,
+    card: ModelCard,
+    home: Path,
+    layers: Sequence[int] = (),
+    documents: str = "trained",
+    will_be_fitted: bool = False,
+) -> dict[int, QueryPlan]:
+    """Decide for several layers, as `plan_query` does for one; increasing.
+
+    Args:
+        options: what was asked.
+        model: of the documents.
+        card: of that model.
+        home: folder of the stores of the documents.
+        layers: of the queries; by default all that can be searched. Queries that are given or pass
+            a bridge are those of the last layer beside these.
+        documents: trained, same, last or the number of a layer.
+        will_be_fitted: whether exits will be fitted on the documents before a query is encoded.
+
+    Raises:
+        UserError: as `plan_query` does, or `documents` names no layer.
+    """
+    if documents not in DOCUMENTS and not (documents.isascii() and documents.isdecimal()):
+        known = f"{', '.join(DOCUMENTS)}, or {card.lowest_layer} to {card.layers}"
+        raise UserError(f"--documents {documents} names no layer of documents: {known}.")
+
+    def plan(layer: int) -> QueryPlan:
+        other = options.query_vectors if layer == card.layers else None
+        fixed = {"trained": None, "same": layer, "last": card.layers}
+        at = fixed[documents] if documents in fixed else int(documents)
+        asked = replace(options, query_vectors=other)
+        return plan_query(asked, model, card, home, layer, at, will_be_fitted)
+
+    last = (card.layers,) if options.query_vectors or options.query_model else ()
+    if not layers:
+        meets_last = documents in ("trained", "last", str(card.layers))
+        by_index = options.exits != "model" and meets_last
+        exits = will_be_fitted or fitting_exits(layer_folder(home, card.layers))
+        words = card.lowest_layer == 0 or (by_index and exits) or not (card.query_layer or last)
+        layers = range(0 if words else 1, card.query_layer + 1)
+    return {layer: plan(layer) for layer in sorted({*layers, *last})}
+
+
+def card_with_exits(plans: Mapping[int, QueryPlan]) -> ModelCard:
+    """Return the card of a model with the cuts that retrieve by exits of the index too."""
+    card = next(iter(plans.values())).card
+    through = {layer for layer, plan in plans.items() if plan.exits}
+    if not through:
+        return card
+    added = {cut for cut in fitted_cuts(card) if cut.layer in through}
+    return replace(card, exit_head="fitted", cuts=tuple(sorted({*card.cuts, *added})))
+
+
+def name_of(name: str, plans: Mapping[int, QueryPlan], documents: str) -> str:
+    """Return the name of results by plans, from that of the model.
+
+    Args:
+        name: of the model.
+        plans: by layer.
+        documents: as `plan_layers` takes it.
+    """
+    options = next(iter(plans.values())).options
+    if options.query_model:
+        name += f".queries-of-{names_of([options.query_model])[0]}"
+    if not all(plan.is_as_trained for plan in plans.values()):
+        layers = {plan.document_layer for plan in plans.values()}
+        name += ".documents-" + ("same" if documents == "same" else f"{max(layers):02d}")
+    return options.named(name + (f".{options.exits}-exits" if options.exits else ""))
+
+
+def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
+    """Yield what makes the queries of a grid others than those of the model alone, in words."""
+    card, found = next(iter(plans.values())).card, plans.values()
+    sources = sorted({plan.document_layer for plan in found})
+    if len(sources) == 1 < len(plans):
+        yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
+    if named := ", ".join(str(plan.layer) for plan in found if plan.exits):
+        yield f"queries of layers {named} pass exits that were fitted on these documents"
+    for plan in found:
+        if plan.source == "bridge":
+            yield f"queries of layer {plan.layer} by {names_of([plan.label])[0]}"
+    if not all(plan.is_as_trained for plan in found if not plan.exits):
+        yield (
+            "the model was trained with documents of "
+            f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
+        )
+
+
+# Encode
+
+
+class QueryEncoder:
+    """Encodes the queries of a plan; thread-safe.
+
+    Attributes:
+        plan: of the queries.
+        card: of the model that runs.
+        opened: its layers in a runtime; None where none runs.
+    """
+
+    opened: "OpenedRuntime | None" = None
+
+    def __init__(self, plan: QueryPlan) -> None:
+        self.plan, self.card = plan, plan.card
 
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
-        """Return the token ids of queries or documents, cut at the model's length.
+        """Return the tokens of queries or documents, cut at the model's length."""
+        raise NotImplementedError
 
-        At layer 0 they are the rows of their words.
+    def embed(
+        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
+    ) -> Float32:
+        """Return the vectors of texts and their token rows, [N, W], in order, not normalised.
+
+        Args:
+            rows: as `tokenize` gives them.
+            texts: N of them.
+            ids: of the queries, by which given vectors are found; in order without them.
         """
-        if self.opened is None:
-            assert self.words is not None
-            return [self.words.tokenize(text) for text in texts]
-        with self.lock:
+        raise NotImplementedError
+
+    def encode(self, texts: Sequence[str], ids: Sequence[str] = ()) -> Float32:
+        """Return the vectors of texts, [N, W], in order, not normalised."""
+        return self.embed(self.tokenize(texts), texts, ids)
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each query that `multiply_adds` counts."""
+        return [len(row) for row in self.tokenize(texts)]
+
+    def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
+        """Return the multiply-adds of a query of so many tokens; of a lower layer, if one is named.
+
+        Given vectors cost none.
+        """
+        del tokens, layer
+        return 0
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in memory to encode queries."""
+        return 0
+
+    def share_weights(self, other: "QueryEncoder") -> None:
+        """Hold the tensors of another encoder of the model in place of equal ones."""
+
+    def warm_up(self) -> None:
+        """Run a few queries, so that libraries are loaded before the first one that counts."""
+        for _ in range(_WARM_UPS):
+            self.encode([SAMPLE])
+
+
+class _Words(QueryEncoder):
+    """Layer 0: words of the model, or of the exits of the index; needs no torch."""
+
+    def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
+        super().__init__(plan)
+        del device, dtype
+        if runtime != "torch":
+            raise UserError(f"--runtime {runtime} was asked for, and layer 0 is words alone.")
+        self.table = _words_of(plan)
+
+    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
+        """Return the rows of the words that are known."""
+        del side
+        return [self.table.tokenize(text) for text in texts]
+
+    def embed(
+        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
+    ) -> Float32:
+        del texts, ids
+        return self.table.embed_tokens(rows)
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the different words of each query that are known: a repeated one is read once."""
+        return [len({*row}) for row in self.tokenize(texts)]
+
+    def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
+        del layer
+        return tokens * self.table.width
+
+    @property
+    def parameters(self) -> int:
+        return int(self.table.table.size + self.table.weights.size)
+
+
+class _Model(QueryEncoder):
+    """The first layers of a model, by its own exits or those of the index."""
+
+    def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
+        super().__init__(plan)
+        from m2dr.model.graphs import open_runtime
+
+        # A tokenizer keeps its last length inside: two threads would mix them up.
+        self._lock = threading.Lock()
+        self._words: WordTable | None = None
+        if runtime != "torch":  # a graph is opened without a look at exits, and has no words
+            if plan.exits is not None:
+                check_exits(plan.exits, plan.card.fingerprint, EXITS)
+            if plan.exits is not None or plan.card.exit_head == "fitted":
+                self._words = _words_of(plan)
+        dtype, cache = of_queries(dtype), cache_folder()
+        self.opened: OpenedRuntime = open_runtime(
+            runtime, plan.model, plan.layer, device, dtype, cache, plan.exits
+        )
+        self.card = self.opened.runtime.card.with_lengths_of(plan.card)
+        fitted = getattr(self.opened.runtime, "fitted", None)
+        self._words = fitted.words if fitted is not None else self._words
+
+    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
+        with self._lock:
             return tokenize(self.card, self.opened.tokenizer, texts, side)
 
-    def embed(self, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Float32:
-        """Return the vectors of texts and their token rows, [N, W], in order, not normalised."""
-        if self.opened is None:
-            assert self.words is not None
-            return self.words.embed_tokens(rows)
+    def embed(
+        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
+    ) -> Float32:
+        del ids
         vectors = np.zeros((len(texts), self.card.width), np.float32)
         self._run(rows, vectors)
-        if self.words is not None:
-            self.words.add(vectors[None], [self.layer], texts)
-        return vectors if self.bridge is None else self.bridge.bridged(vectors, texts)
+        if self._words is not None:
+            self._words.add(vectors[None], [self.plan.layer], texts)
+        return vectors
 
     def _run(self, rows: Sequence[Sequence[int]], vectors: Float32) -> None:
-        assert self.opened is not None
-        runtime, layers = self.opened.runtime, [self.layer]
+        runtime, layers = self.opened.runtime, [self.plan.layer]
         # Sorting and padding a single query costs as much as half a layer.
         if len(rows) == 1 and rows[0]:
             ids = np.array(rows, np.int64)
@@ -149,8 +460,21 @@ class QueryEncoder:
             ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
             vectors[chosen] = runtime.embed(ids, mask, layers)[0]
 
-    def share_weights(self, other: "QueryEncoder") -> None:
-        """Hold the tensors of another encoder of the model in place of equal ones."""
+    def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
+        from m2dr.model.encoder import Encoder as TorchEncoder
+
+        if not isinstance(self.opened.runtime, TorchEncoder):
+            return 0  # a graph does not tell its sizes
+        asked = self.plan.layer if layer is None else layer
+        return shape_of(self.opened.runtime).encode(asked, tokens)
+
+    @property
+    def parameters(self) -> int:
+        from m2dr.model.encoder import parameters_of
+
+        return parameters_of(cast("TorchEncoder", self.opened.runtime), self.plan.layer)
+
+    def share_weights(self, other: QueryEncoder) -> None:
         from m2dr.model.encoder import Encoder as TorchEncoder
         from m2dr.model.encoder import share_weights
 
@@ -158,14 +482,194 @@ class QueryEncoder:
         if isinstance(mine, TorchEncoder) and isinstance(theirs, TorchEncoder):
             share_weights(mine, theirs)
 
+
+class _Bridge(_Model):
+    """A whole other model, and the map of the index from its vectors to those of the documents."""
+
+    def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
+        assert plan.exits is not None, "a bridge lies in the exits of an index"
+        model = plan.label
+        own = read_card(model)
+        self._bridge = _checked_words(plan.exits, plan.card.fingerprint)
+        if self._bridge.query_model != encoding_of(label_of(own, "")):
+            raise UserError(
+                f"The index was not fitted for queries of {model}; m2dr index fit --query-model "
+                "does so."
+            )
+        super().__init__(plan_of_model(model, own.query_layer, own), runtime, device, dtype)
+
+    def embed(
+        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
+    ) -> Float32:
+        return self._bridge.bridged(super().embed(rows, texts, ids), texts)
+
+    def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
+        del layer  # the whole other model runs
+        return super().multiply_adds(tokens) + self._matrix + tokens * self._bridge.width
+
+    @property
+    def parameters(self) -> int:
+        words = int(self._bridge.table.size + self._bridge.weights.size)
+        return super().parameters + self._matrix + words
+
+    @property
+    def _matrix(self) -> int:
+        assert self._bridge.bridge is not None, "the model of the bridge was compared"
+        return int(self._bridge.bridge.size)
+
+
+class _Given(QueryEncoder):
+    """Vectors that somebody else made, found by ids or taken in order."""
+
+    def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
+        super().__init__(plan)
+        from m2dr.tasks.vectors import query_vectors
+
+        del runtime, device, dtype
+        assert plan.options.query_vectors is not None, "vectors are given"
+        assert plan.home is not None, "the documents of an index are searched"
+        self._vectors = query_vectors(plan.options.query_vectors, plan.card, plan.home)
+
+    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
+        del side
+        return [[] for _ in texts]
+
+    def embed(
+        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
+    ) -> Float32:
+        del rows
+        given = self._vectors if ids else replace(self._vectors, ids=None)
+        return given.finite(given.of(ids or texts, "queries"))
+
     def warm_up(self) -> None:
-        """Run a few queries, so that libraries are loaded before the first one that counts."""
-        for _ in range(_WARM_UPS):
-            self.embed(self.tokenize([SAMPLE]), [SAMPLE])
+        """Do nothing: there is no library to load."""
 
 
-def _open_words(model: str, card: ModelCard, exits: Path | None) -> WordTable:
-    """Open layer 0 of a model, or of the exits of an index, which must be their record's."""
-    if exits is not None:
-        check_exits(exits, card.fingerprint, WORDS)
-    return WordTable.open(exits or find_folder(model))
+SOURCES: Mapping[Source, Callable[[QueryPlan, str, str, str], QueryEncoder]] = {
+    "model": _Model,
+    "words": _Words,
+    "bridge": _Bridge,
+    "given": _Given,
+}
+
+
+def open_queries(
+    plan: QueryPlan, runtime: str = "torch", device: str = "auto", dtype: str = "auto"
+) -> QueryEncoder:
+    """Load what encodes the queries of a plan, and nothing else.
+
+    Args:
+        plan: of the queries.
+        runtime: torch, onnx or openvino, where layers of a model run.
+        device: as `choose_device` takes it.
+        dtype: as `choose_dtype` takes it; int8 is of documents alone.
+
+    Raises:
+        UserError: a file of the model or of its exits is missing or damaged, a runtime was named at
+            layer 0, or the index has no bridge from the model of the queries.
+    """
+    return SOURCES[plan.source](plan, runtime, device, dtype)
+
+
+class QueryEncoders:
+    """Encoders of queries, each loaded when it is first needed; thread-safe.
+
+    An encoder cut to a layer holds the tensors of the others of its model in place of its own
+    copies, so that all layers together take the memory of the deepest one and of the exits.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[object, ...], QueryEncoder] = {}
+        self._lock = threading.Lock()
+
+    def of(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> QueryEncoder:
+        """Return the encoder of a plan, as `open_queries` opens it.
+
+        Raises:
+            UserError: as `open_queries` does.
+        """
+        runtime = runtime if plan.source != "words" else "torch"
+        asked = plan.options
+        key = (
+            plan.card.fingerprint, plan.card.query_length, plan.card.document_length, plan.model,
+            plan.layer, plan.source, plan.exits, asked.query_model, asked.query_vectors, runtime,
+            device, dtype,
+        )  # fmt: skip
+        with self._lock:
+            if (encoder := self._open.get(key)) is None:
+                encoder = open_queries(plan, runtime, device, dtype)
+                fingerprint = encoder.card.fingerprint
+                same = [one for one in self._open.values() if one.card.fingerprint == fingerprint]
+                for opened in sorted(same, key=lambda one: -one.plan.layer):
+                    encoder.share_weights(opened)
+                encoder.warm_up()
+                self._open[key] = encoder
+            return encoder
+
+
+def encode_layers(
+    plans: Iterable[QueryPlan], texts: Sequence[str], ids: Sequence[str], device: str, dtype: str
+) -> Iterator[tuple[int, Float32]]:
+    """Yield layers with the vectors of queries [N, W]; those of the same exits share a pass.
+
+    Args:
+        plans: of different layers of one model.
+        texts: N queries.
+        ids: theirs.
+        device: as `choose_device` takes it.
+        dtype: as `choose_dtype` takes it.
+
+    Raises:
+        UserError: as `open_queries` does.
+    """
+    passes: dict[Path | None, list[QueryPlan]] = defaultdict(list)
+    for plan in plans:
+        if plan.source == "model":
+            passes[plan.exits].append(plan)
+        else:
+            yield plan.layer, open_queries(plan, "torch", device, dtype).encode(texts, ids)
+    for exits, some in passes.items():
+        from m2dr.model import checkpoint
+        from m2dr.model.devices import choose_device, choose_dtype
+
+        layers, torch_device = sorted(plan.layer for plan in some), choose_device(device)
+        model, torch_dtype = some[0].model, choose_dtype(of_queries(dtype), torch_device)
+        encoder, tokenizer = checkpoint.load(model, layers[-1], torch_device, torch_dtype, exits)
+        encoder.card = encoder.card.with_lengths_of(some[0].card)
+        with progress("Encoding", len(texts), "queries") as advance:
+            vectors = embed_texts(encoder, tokenizer, texts, "query", layers, advance)
+        yield from zip(layers, vectors, strict=True)
+
+
+def shape_of(encoder: "TorchEncoder") -> "Shape":
+    """Return the sizes from which the multiply-adds of an encoder are computed."""
+    from m2dr.evaluation.costs import Shape
+    from m2dr.model.backbones import backbone_of, relative_rows
+    from m2dr.model.encoder import exit_work, table_work
+
+    config = encoder.transformer.config
+    row = backbone_of(config)
+    heads = int(config.num_attention_heads)
+    size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    return Shape(
+        width=int(config.hidden_size),
+        inner=int(getattr(config, row.inner_key)),
+        query_width=heads * size,
+        key_width=int(getattr(config, "num_key_value_heads", None) or heads) * size,
+        gated=row.is_gated(config),
+        relative=relative_rows(config),
+        exits=exit_work(encoder),
+        tables=table_work(encoder),
+    )
+
+
+def _words_of(plan: QueryPlan) -> WordTable:
+    """Open layer 0 of the exits of the index, or of the model."""
+    if plan.exits is not None:
+        return _checked_words(plan.exits, plan.card.fingerprint)
+    return WordTable.open(find_folder(plan.model))
+
+
+def _checked_words(exits: Path, fingerprint: str) -> WordTable:
+    check_exits(exits, fingerprint, WORDS)
+    return WordTable.open(exits)

@@ -24,7 +24,8 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.settings import TrainSettings
 from m2dr.data.sentences import open_scored_pairs
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.evaluating.costs import document_speeds, open_encoders
+from m2dr.tasks.evaluating.costs import document_speeds
+from m2dr.tasks.query import QueryEncoders, plan_of_model
 from m2dr.tasks.training.train import prepare
 
 ROUNDS = 5
@@ -70,10 +71,11 @@ def encoding(scale: Scale) -> list[Ratio]:
     model = settings_of(MODELS["2dmse-v1"], scale).backbone if not scale.small else "minilm"
     last = read_card(model).layers
     texts = _sentences(scale)
-    encoders = open_encoders(model, dict.fromkeys((last // 2, last)), scale.device, "auto")
+    opened, how = QueryEncoders(), ("torch", scale.device, "auto")
+    encoders = {n: opened.of(plan_of_model(model, n), *how) for n in (last, last // 2)}
     rates: dict[int, list[float]] = {last // 2: [], last: []}
     for _ in range(ROUNDS):
-        for layer, rate in document_speeds(encoders, rates, texts, 1).items():
+        for layer, rate in document_speeds(encoders, texts, 1).items():
             rates[layer].append(rate)
     says = f"layer {last // 2} encodes faster than layer {last}"
     return [ratio(says, PAPERS["layers"], 1.46, rates[last // 2], rates[last])]

@@ -18,7 +18,7 @@ from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.devices import set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.tasks.embed import embed_tokens
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.query import open_queries, plan_of_model
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -186,7 +186,7 @@ def test_a_text_without_a_token_is_zero(
 ) -> None:
     model = make_model(backbone("qwen2"), tmp_path / "model", pooling=pooling)
     encoder, tokenizer = load(model)
-    queries = QueryEncoder(str(model), 4, device="cpu", dtype="fp32")
+    queries = open_queries(plan_of_model(str(model), 4), device="cpu", dtype="fp32")
 
     for rows in ([[]], [[], []], [[], [5, 6, 7]]):
         vectors = embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])

@@ -16,7 +16,7 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save
 from m2dr.model.devices import multiplies_bf16
 from m2dr.model.graphs import OPENVINO, RUNTIMES, DocumentSource, choose_runtime, open_runtime
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.query import open_queries, plan_of_model
 
 QUICK = ("bert",)  # an export takes seconds; the others run with -m slow
 SHAPES = [(1, 1), (1, 9), (2, 2), (5, 11), (4, 6), (3, 8)]
@@ -102,11 +102,11 @@ def test_queries_have_the_vectors_of_fitted_exits_and_their_words(
     texts = ["open the file", "a list of numbers", "unheard", ""]
     found = []
     for runtime in ("torch", "onnx"):
-        queries = QueryEncoder(str(tiny_fitted), 2, runtime, "cpu", "fp32")
+        queries = open_queries(plan_of_model(str(tiny_fitted), 2), runtime, "cpu", "fp32")
         found.append(queries.embed(queries.tokenize(texts), texts))
     np.testing.assert_allclose(*found, atol=1e-5)
     with pytest.raises(UserError, match="--runtime onnx was asked for, and layer 0 is words"):
-        QueryEncoder(str(tiny_fitted), 0, "onnx")
+        open_queries(plan_of_model(str(tiny_fitted), 0), "onnx")
 
 
 @pytest.mark.parametrize("model_type", BACKBONE_TYPES)

@@ -21,7 +21,7 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import read_card
 from m2dr.model.words import WordTable
 from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.query import open_queries, plan_of_model
 from m2dr.tasks.training import fit as fit_module
 from m2dr.tasks.training.fit import fit, fit_texts
 
@@ -119,7 +119,7 @@ def test_a_cut_encoder_gives_the_vectors_of_the_full_one(
         np.testing.assert_allclose(vectors(out, (layer,), layer)[0], full[layer], atol=1e-5)
     table = WordTable.open(out)
     np.testing.assert_allclose(full[0], table.embed(QUERIES), atol=1e-6)
-    queries = QueryEncoder(str(out), 2, device="cpu", dtype="fp32")
+    queries = open_queries(plan_of_model(str(out), 2), device="cpu", dtype="fp32")
     found = queries.embed(queries.tokenize(QUERIES, "document"), QUERIES)
     np.testing.assert_allclose(found, full[2], atol=1e-5)
 

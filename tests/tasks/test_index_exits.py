@@ -15,7 +15,13 @@ from world import WORDS, make_model
 from m2dr import open_index
 from m2dr.core.errors import UserError
 from m2dr.core.records import EXITS_FILE, Cut
-from m2dr.core.requests import EvaluateRequest, FitIndexRequest, IndexRequest, SearchRequest
+from m2dr.core.requests import (
+    EvaluateRequest,
+    FitIndexRequest,
+    IndexRequest,
+    QueryOptions,
+    SearchRequest,
+)
 from m2dr.index.exit_files import fitting_exits
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable
@@ -23,7 +29,7 @@ from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing import encode as encode_corpus
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.query import open_queries, plan_query
 from m2dr.tasks.searching.search import Searcher
 
 pytestmark = pytest.mark.usefixtures("exits_of_few")
@@ -200,7 +206,10 @@ def test_layer_0_is_words_of_the_corpus(language: str, ask: Ask) -> None:
     (folder, record) = fit_index(replace(fit_of(request), language=language))
     table, texts = WordTable.open(folder), ["decode a packed file", "list", "unheard", "?"]
 
-    queries = QueryEncoder(request.model, 0, exits=folder)
+    plan = plan_query(
+        QueryOptions(), request.model, checkpoint.read_card(request.model), folder.parent, 0
+    )
+    queries = open_queries(plan)
 
     found = queries.embed(queries.tokenize(texts), texts)
     np.testing.assert_array_equal(found, table.embed(texts))
@@ -210,7 +219,7 @@ def test_layer_0_is_words_of_the_corpus(language: str, ask: Ask) -> None:
         fit_index(fit_of(request))
     (folder / hub.WORDS).write_bytes(b"")
     with pytest.raises(UserError, match=r"words\.safetensors is missing or not the file"):
-        QueryEncoder(request.model, 0, exits=folder)
+        open_queries(plan)
 
 
 @pytest.mark.filterwarnings("ignore:Cut L3D32 was not trained")

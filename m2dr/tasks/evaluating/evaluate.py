@@ -12,14 +12,8 @@ from typing import Any
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
-from m2dr.core.records import F32
-from m2dr.core.requests import (
-    CompareRequest,
-    EvaluateRequest,
-    FitIndexRequest,
-    IndexRequest,
-    of_queries,
-)
+from m2dr.core.records import F32, Cut
+from m2dr.core.requests import CompareRequest, EvaluateRequest, of_queries
 from m2dr.data import beir
 from m2dr.evaluation.comparison import Comparison
 from m2dr.evaluation.costs import Costs
@@ -37,19 +31,15 @@ from m2dr.evaluation.grid import (
 )
 from m2dr.evaluation.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.index.codes import AGAIN, CODES, bytes_of
-from m2dr.index.exit_files import FEWEST_DOCUMENTS, digest_of_exits, fitting_exits, no_exits
-from m2dr.index.manifest import STORE, store_folder
-from m2dr.model.checkpoint import ends_fitted, read_card
+from m2dr.index.exit_files import digest_of_exits
 from m2dr.model.devices import choose_device
 from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
 from m2dr.tasks.evaluating.compare import compare_folders, plain
 from m2dr.tasks.evaluating.costs import measure_costs
-from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid, pairing
-from m2dr.tasks.indexing.fit_index import fit_index
-from m2dr.tasks.indexing.importing import query_vectors
-from m2dr.tasks.indexing.index import encode_corpus
-from m2dr.tasks.models import cuts_of, layers_by_index, names_of, through_exits
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
+from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid
+from m2dr.tasks.models import default_dims, names_of
+from m2dr.tasks.query import name_of
 
 SUITES = {"beir13": BEIR13}
 
@@ -272,42 +262,12 @@ def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
 def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> Grid:
     """Measure a model on a corpus; write its grid and how it was made."""
     corpus.task.require()  # a split that cannot be measured costs no encoding
-    card = read_card(model, request.query_length, request.document_length)
-    by_index: tuple[int, ...] = ()
-    last = store_folder(request.root, corpus.task.dataset.name, card.fingerprint, card.layers)
-    if request.documents in ("trained", "last"):
-        will = not (last / STORE).exists() and not ends_fitted(model)
-        will = will and corpus.task.dataset.document_count >= FEWEST_DOCUMENTS
-        if request.exits or will or fitting_exits(last):
-            by_index = layers_by_index(card, request.exits)
-    elif request.exits == "index" or request.query_mix or request.query_model:
-        raise UserError(f"--documents {request.documents}: exits of an index search the last.")
-    if request.query_mix and not by_index and not fitting_exits(last):
-        raise no_exits(last.parent)
-    cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
-    given = {}
-    if request.query_vectors:
-        home, ids = last.parent, [query.id for query in corpus.task.queries]
-        vectors = query_vectors(request.query_vectors, card, home)
-        given[card.layers] = vectors.finite(vectors.of(ids, "queries"))
-    if request.query_model:
-        exits = fitting_exits(last)
-        if exits is None:
-            raise no_exits(last.parent)
-        encoder = QueryEncoder.over_bridge(
-            request.query_model, card, exits, request.device, request.dtype
-        )
-        texts = [query.text for query in corpus.task.queries]
-        given[card.layers] = encoder.embed(encoder.tokenize(texts), texts)
-        by_index = (*by_index, card.layers)
-        name += f".queries-of-{names_of([request.query_model])[0]}"
-    if given:
-        cuts += cuts_of(card, (card.layers,), request.dims)
-    layers, dims = (tuple(sorted({getattr(c, name) for c in cuts})) for name in ("layer", "dim"))
-    searched = pairing(card, layers, request.documents, by_index)
-    name += searched.suffix + (f".{request.exits}-exits" if request.exits else "")
-    folder = corpus.folder / (name := request.named(name))
-    with_exits = by_index or request.query_mix
+    grid_of = grid_plans(request, model, corpus.task.dataset)
+    plans = grid_of.by_layer
+    card = plans[max(plans)].card
+    dims = tuple(sorted({card.check(Cut(card.layers, dim)).dim for dim in request.dims}))
+    dims = dims or default_dims(card.width)
+    folder = corpus.folder / (name := name_of(name, plans, request.documents))
     with lock_folder(folder):
         made = read_provenance(folder)
         if (
@@ -317,30 +277,17 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             and Path(made.model).resolve() != Path(model).resolve()
         ):
             raise UserError(f"{folder} holds results of {made.model}; give another --out.")
-        sources = sorted({*searched.layers.values(), *((card.layers,) if with_exits else ())})
-        where: dict[str, Any] = {
-            "root": request.root, "device": request.device, "dtype": of_queries(request.dtype)
-        }  # fmt: skip
-        index = IndexRequest(
-            corpus.name, model, exits=bool(by_index), runtime=request.runtime,
-            **where | {"dtype": request.dtype},
-        )  # fmt: skip
-        stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
-        exits = None
-        if with_exits:
-            exits = fitting_exits(stores[card.layers].folder)
-            exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
+        stores = encode_documents(request, corpus.name, model, grid_of)
         device = str(choose_device(request.device))
-        bm25 = (
-            open_bm25(stores[sources[-1]], lambda: corpus.task.dataset) if request.hybrid else None
-        )
-        ranker = GridRanker(
-            corpus.task, model, card, stores, dims, device, where["dtype"], exits, by_index,
-            request, bm25, given, request.codes,
-        )  # fmt: skip
-        grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)
+        bm25 = None
+        if request.hybrid:
+            bm25 = open_bm25(stores[max(stores)], lambda: corpus.task.dataset)
+        dtype = of_queries(request.dtype)
+        ranker = GridRanker(corpus.task, plans, stores, dims, device, dtype, bm25, request.codes)
+        grid = measure_grid(ranker, name, folder, request.runs, request.overwrite)
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
         words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
+        exits = grid_of.exits
         how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
         write_record(
             folder / PROVENANCE,

@@ -3,10 +3,9 @@
 Shapes: Q queries, H width, k documents of a ranking.
 """
 
-import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
 from m2dr.core.records import F32, Cut, Judgement, ModelCard, Query, Ranking, Run
-from m2dr.core.requests import Blend, Runs
+from m2dr.core.requests import Runs
 from m2dr.data.dataset import Dataset
 from m2dr.evaluation.checks import model_checks, query_checks, ranking_checks
 from m2dr.evaluation.grid import (
@@ -40,13 +39,10 @@ from m2dr.index.bm25 import HYBRID_DEPTH, Bm25, blended
 from m2dr.index.codes import AGAIN, learn_code
 from m2dr.index.engines import training_rows
 from m2dr.index.exact import Decode, grid_top_k, scores_of
-from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
-from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.models import document_layer, label_of, through_exits
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.models import label_of
+from m2dr.tasks.query import QueryPlan, card_with_exits, encode_layers, notes_of
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10
@@ -55,44 +51,6 @@ HITS_BYTES = 2**30  # of the rankings that one pass over the documents makes, ab
 Part = tuple[int, int, str]  # layer of the queries, layer and code of the documents
 Hits = dict[tuple[int, str], tuple[Float32, Int64]]  # dim, code -> scores and rows [Q, k]
 Keep = Callable[[Cut, Callable[[], Run]], None]  # receives a cut, and a function that makes its run
-
-
-@dataclass(frozen=True)
-class Pairing:
-    """The document layer that queries of each layer search, in one grid."""
-
-    suffix: str  # of the model's name in tables and folders; empty for the trained pairing
-    layers: Mapping[int, int]  # of the queries -> of the documents
-
-
-def pairing(
-    card: ModelCard, layers: Sequence[int], documents: str, by_index: Collection[int] = ()
-) -> Pairing:
-    """Return the pairing of `--documents`.
-
-    Args:
-        card: model card.
-        layers: of the queries.
-        documents: trained, same, last or the number of a layer.
-        by_index: layers whose queries pass the exits of an index, to documents of the last one.
-
-    Raises:
-        UserError: it is none of these, or the encoder has no such layer.
-    """
-    trained = {
-        layer: card.layers if layer in by_index else document_layer(card, layer) for layer in layers
-    }
-    if documents == "trained":
-        return Pairing("", trained)
-    if documents == "same":
-        same = {layer: layer for layer in layers}
-        return Pairing("" if same == trained else ".documents-same", same)
-    if documents != "last" and not documents.isdecimal():
-        known = f"trained, same, last, or {card.lowest_layer} to {card.layers}"
-        raise UserError(f"--documents {documents} names no layer of documents: {known}.")
-    number = card.layers if documents == "last" else card.check(Cut(int(documents), 1)).layer
-    fixed = dict.fromkeys(layers, number)
-    return Pairing("" if fixed == trained else f".documents-{number:02d}", fixed)
 
 
 @dataclass(frozen=True)
@@ -129,17 +87,12 @@ class GridRanker:
     """Ranks for one model and task, at all dims of a layer in one pass over a store."""
 
     task: RankingTask
-    model: str
-    card: ModelCard
+    plans: Mapping[int, QueryPlan]  # of the queries, by layer
     stores: Mapping[int, Store]  # by layer
     dims: tuple[int, ...]
     device: str
     dtype: str
-    exits: Path | None = None  # of an index
-    by_index: tuple[int, ...] = ()  # layers whose queries pass them in place of the model's own
-    blend: Blend = Blend()
     bm25: Bm25 | None = None  # of the documents, where it has a weight
-    given: Mapping[int, Float32] = field(default_factory=dict)  # vectors of queries by layer [Q, H]
     codes: tuple[str, ...] = (F32,)  # of the documents; with "+", then scored as they are stored
     _vectors: dict[int, Float32] = field(default_factory=dict, compare=False)  # of the queries
 
@@ -151,7 +104,8 @@ class GridRanker:
             store: digest of the store of the documents.
             code: of the documents.
         """
-        mix = self.blend.query_mix
+        plan = self.plans[layer]
+        beside = {"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}
         return {
             "version": __version__,
             "model": asdict(replace(label_of(self.card, ""), cuts=())),
@@ -161,20 +115,29 @@ class GridRanker:
             "task": self.task.digest,
             "drop": self.task.dataset.drops_own_document,
             "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
-            **({"exits": self._digest_of_exits} if layer in self.by_index or mix else {}),
-            **({"hybrid": self.blend.hybrid, "words": self.bm25.language} if self.bm25 else {}),
-            **({"query_mix": mix} if mix else {}),
+            **beside,
+            **plan.facts(lambda: self._encoded([layer])[layer]),
             **({"code": code} if code != F32 else {}),
-            **(
-                {"queries": hashlib.sha256(self.given[layer].tobytes()).hexdigest()}
-                if layer in self.given
-                else {}
-            ),
         }
 
-    @cached_property
-    def _digest_of_exits(self) -> str:
-        return digest_of_exits(self.exits) if self.exits else ""
+    @property
+    def model(self) -> str:
+        """Folder or id of the model of the documents."""
+        return self._any.model
+
+    @property
+    def card(self) -> ModelCard:
+        """Card of the model of the documents."""
+        return self._any.card
+
+    @property
+    def hybrid(self) -> float:
+        """Weight of BM25."""
+        return self._any.options.hybrid
+
+    @property
+    def _any(self) -> QueryPlan:
+        return next(iter(self.plans.values()))
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -191,8 +154,7 @@ class GridRanker:
 
         `keep` receives each cut before its part is yielded.
         """
-        self._vectors.update(self.given)
-        self._encode({layer for layer, *_ in parts} - self._vectors.keys())
+        self._encoded({layer for layer, *_ in parts})
         lacking: dict[tuple[int, int], list[str]] = defaultdict(list)
         for layer, source, code in parts:
             lacking[layer, source].append(code)
@@ -270,7 +232,7 @@ class GridRanker:
         similarity, depth = self.card.similarity, self._kept
         exact = F32 in (code.removesuffix(AGAIN) for code in codes)
         again = [code for code in codes if code.endswith(AGAIN)]
-        vectors = [self._mixed(layer, source) for layer in layers]
+        vectors = [self._mixed(layer) for layer in layers]
         ranked = grid_top_k(
             vectors,
             store,
@@ -305,13 +267,10 @@ class GridRanker:
                 self._blend(self.bm25, hits)
         return ranked
 
-    def _mixed(self, layer: int, source: int) -> Float32:
+    def _mixed(self, layer: int) -> Float32:
         """Return the vectors of queries of a layer [Q, H], with their words where that is asked."""
-        vectors, mix = self._vectors[layer], self.blend.query_mix
-        if not mix or layer in self.by_index or not self.card.takes_words(layer, source):
-            return vectors
-        assert self._words.words is not None, "layer 0 is words"
-        return self._words.words.mixed(vectors, self._texts, mix)
+        plan = self.plans[layer]
+        return plan.mixed(self._vectors[layer], self._texts, plan.mix)
 
     def _rescored(self, again: Float32, scores: Float32, rows: Int64) -> tuple[Float32, Int64]:
         """Sort rankings [Q, k] by new scores of their best [Q, n]; the others stay behind those."""
@@ -335,42 +294,23 @@ class GridRanker:
             for key, (by_vectors, rows) in hits.items():
                 kept = rows[place] >= 0
                 best, scores = blended(
-                    words, by_vectors[place, kept], rows[place, kept], self.blend.hybrid, k
+                    words, by_vectors[place, kept], rows[place, kept], self.hybrid, k
                 )
                 order = np.lexsort((-self._docid_ranks[best], -scores))[:k]
                 blends[key][0][place, : len(order)] = scores[order]
                 blends[key][1][place, : len(order)] = best[order]
         hits.update(blends)
 
-    def _encode(self, layers: Collection[int]) -> None:
-        """Encode the queries at some layers into `_vectors`, each [Q, H]; one pass per exits."""
-        device = choose_device(self.device)
-        dtype = choose_dtype(self.dtype, device)
-        texts = self._texts
-        if 0 in layers and 0 in self.by_index:
-            self._vectors[0] = self._words.embed(self._words.tokenize(texts), texts)
-        for exits in (None, self.exits):
-            chosen = sorted(one for one in layers if (one in self.by_index) == bool(exits))
-            chosen = chosen[chosen[:1] == [0] and bool(exits) :]
-            if not chosen:
-                continue
-            encoder, tokenizer = checkpoint.load(
-                self.model, max(chosen), device, dtype, exits=exits
-            )
-            encoder.card = encoder.card.with_lengths_of(self.card)
-            with progress("Encoding", len(texts), "queries") as advance:
-                vectors = embed_texts(encoder, tokenizer, texts, "query", chosen, advance)
-            self._vectors.update(zip(chosen, vectors, strict=True))
-            if not self.exits:
-                return
+    def _encoded(self, layers: Iterable[int]) -> Mapping[int, Float32]:
+        """Return the vectors of the queries by layer [Q, H], of these layers at least."""
+        lacking = [self.plans[layer] for layer in layers if layer not in self._vectors]
+        ids = [query.id for query in self.task.queries]
+        self._vectors.update(encode_layers(lacking, self._texts, ids, self.device, self.dtype))
+        return self._vectors
 
     @cached_property
     def _texts(self) -> list[str]:
         return [query.text for query in self.task.queries]
-
-    @cached_property
-    def _words(self) -> QueryEncoder:
-        return QueryEncoder(self.model, 0, exits=self.exits)
 
     @cached_property
     def _evaluator(self) -> RowEvaluator:
@@ -404,17 +344,14 @@ class GridRanker:
         return Run(rankings)
 
 
-def measure_grid(
-    ranker: GridRanker, name: str, pairing: Pairing, folder: Path, runs: Runs, overwrite: bool
-) -> Grid:
-    """Measure the layers of a pairing that were not measured before; write grid and scores.
+def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwrite: bool) -> Grid:
+    """Measure the layers that were not measured before; write grid and scores.
 
     Other cuts that were measured before, of the same vectors and queries, stay in the files.
 
     Args:
         ranker: of the dims and measures that were asked for; its documents are encoded.
         name: of the grid.
-        pairing: of the layers.
         folder: of the grid.
         runs: the cuts whose runs are written.
         overwrite: measure again what was measured before.
@@ -423,7 +360,7 @@ def measure_grid(
         Interrupted: Ctrl-C; the layers measured so far are kept.
     """
     dims, measures, place = ranker.dims, ranker.measures, folder / "runs"
-    full = Cut(max(pairing.layers), max(dims), (F32 if F32 in ranker.codes else ranker.codes[0]))
+    full = Cut(max(ranker.plans), max(dims), (F32 if F32 in ranker.codes else ranker.codes[0]))
 
     def keeps(cut: Cut) -> bool:
         return runs == "all" or (runs == "whole" and cut == full)
@@ -433,6 +370,7 @@ def measure_grid(
             write_qrels(ranker.task.judgements, place / "qrels.tsv")
             write_run(run(), place / f"{cut}.trec", tag=re.sub(r"[^\w.-]", "-", folder.name))
 
+    pairs = [(layer, plan.document_layer) for layer, plan in ranker.plans.items()]
     files = {
         (*pair, code): LayerScoresFile(
             folder,
@@ -440,7 +378,7 @@ def measure_grid(
             ranker.question(pair[0], ranker.stores[pair[1]].manifest.digest, code),
             code,
         )
-        for code, pair in product(ranker.codes, pairing.layers.items())
+        for code, pair in product(ranker.codes, pairs)
     }
     known: dict[Part, LayerScores] = {}
     for part, file in files.items():
@@ -468,8 +406,9 @@ def measure_grid(
     scores = join_layers(parts)
     first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))
     asked = first.cuts
-    exits = ranker.by_index[0] if ranker.by_index else 0
-    question = json_sha256(ranker.question(exits, store.manifest.texts) | {"layer": 0})
+    by_exits = [layer for layer, plan in ranker.plans.items() if plan.exits]
+    of = min(by_exits or ranker.plans)
+    question = json_sha256(ranker.question(of, store.manifest.texts) | {"layer": 0})
     scores = with_earlier(scores, folder, question)
     write_scores(list(scores.values()), folder, {"question": question})
     cells = {
@@ -484,33 +423,16 @@ def measure_grid(
         *ranking_checks(tied, empty, queries - facts["unanswered"]),
         *query_checks(queries, **facts),
         *model_checks(
-            through_exits(card, ranker.by_index),
+            card_with_exits(ranker.plans),
             {Cut(cut.layer, cut.dim) for cut in asked},
             store.manifest.label.differences(label_of(card, ranker.model)),
         ),
     )
-    notes = (*ranker.blend.notes, *_notes(task, card, pairing, ranker.by_index))
+    dropped = "the query's own document is dropped from its ranking"
+    notes: tuple[str, ...] = (dropped,) if task.dataset.drops_own_document else ()
+    notes = (*ranker.plans[of].options.notes, *notes, *notes_of(ranker.plans))
     if any(cut.code.endswith(AGAIN) for cut in cells):
         notes += (f"{AGAIN}: the best {RESCORED} by a code are scored again by the stored vectors",)
     grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
     write_grid(grid, folder)
     return replace(grid, cells={cut: cells[cut] for cut in asked})
-
-
-def _notes(
-    task: RankingTask, card: ModelCard, pairing: Pairing, by_index: Collection[int]
-) -> Iterator[str]:
-    if task.dataset.drops_own_document:
-        yield "the query's own document is dropped from its ranking"
-    sources = sorted(set(pairing.layers.values()))
-    if len(sources) == 1 < len(pairing.layers):
-        yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
-    named = ", ".join(str(layer) for layer in pairing.layers if layer in by_index)
-    if named:
-        yield f"queries of layers {named} pass exits that were fitted on these documents"
-    own = {query: at for query, at in pairing.layers.items() if query not in by_index}
-    if any(document_layer(card, query) != at for query, at in own.items()):
-        yield (
-            "the model was trained with documents of "
-            f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
-        )

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from m2dr.core.records import (
 from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tables import name_of
-from m2dr.data.vectors import Vectors, open_vectors, read_ids
+from m2dr.data.vectors import Vectors
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
 from m2dr.index.exit_files import (
@@ -33,7 +33,6 @@ from m2dr.index.exit_files import (
 )
 from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
-from m2dr.index.importing import open_pyserini
 from m2dr.index.store import (
     begin_store,
     clear_store,
@@ -48,11 +47,11 @@ from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import CorpusRows, absolute, open_bm25, open_corpus
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.models import default_dims, label_of
+from m2dr.tasks.vectors import ROTATION, vectors_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
 # from another at 1: 16-bit numbers alone move it by .01, another layer or order of rows by about 1.
 ALIKE = 0.1
-ROTATION = "rotation.f32"  # [width, width], beside the stores: of vectors without a model
 NEIGHBOURS = 10  # of a document, which short prefixes should keep
 COMPARED = 2000  # documents of which that is asked
 READY = 0.9  # prefixes that keep so much of what rotated ones keep need no rotation
@@ -151,44 +150,6 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
     seconds = time.monotonic() - begun
     return ImportReport(folder, indexes, store.documents, store.width, sampled, seconds)
-
-
-def vectors_of(path: Path, ids: Path | None = None) -> Vectors:
-    """Open a file of vectors, or a folder of Pyserini.
-
-    Raises:
-        UserError: as `open_vectors` and `open_pyserini` do.
-    """
-    if not (path / manifest.INDEX).is_file():
-        return open_vectors(path, ids)
-    index, docids = open_pyserini(path), read_ids(ids or path / manifest.INDEX_DOCIDS)
-    return Vectors(path, index.ntotal, index.d, index.reconstruct_batch, docids)
-
-
-def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
-    """Open vectors of queries, rotated as those of the documents of an index were.
-
-    Args:
-        path: as `vectors_of` takes it.
-        card: of the documents.
-        home: folder of their stores.
-
-    Raises:
-        UserError: they have other dims than the documents.
-    """
-    vectors, width = vectors_of(path), card.width
-    if vectors.width != width:
-        raise UserError(f"{path} has vectors of {vectors.width} dims, and documents have {width}.")
-    rotation = rotation_of(home, width)
-    if rotation is None:
-        return vectors
-    return replace(vectors, read=lambda rows: vectors.finite(rows) @ rotation.T)
-
-
-def rotation_of(home: Path, width: int) -> Float32 | None:
-    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None."""
-    path = home / ROTATION
-    return np.fromfile(path, np.float32).reshape(width, width) if path.exists() else None
 
 
 # Vectors without a model

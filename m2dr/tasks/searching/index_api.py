@@ -31,15 +31,15 @@ from m2dr.index.milvus import in_milvus
 from m2dr.index.vectors import prefixes
 from m2dr.tasks.corpus import write_documents
 from m2dr.tasks.encoder import Encoder, Item, as_documents
-from m2dr.tasks.indexing.importing import rotation_of
 from m2dr.tasks.models import device_name, dtype_name
+from m2dr.tasks.query import QueryEncoders
 from m2dr.tasks.searching.search import (
     Answer,
-    QueryEncoders,
     Searcher,
     check_cut,
     resolve_index,
 )
+from m2dr.tasks.vectors import rotation_of
 
 if TYPE_CHECKING:
     from m2dr.tasks.indexing.index import ChangeReport
@@ -373,7 +373,7 @@ class Index:
         )  # fmt: skip
         resolved = replace(self.resolved, request=request)
         check_cut(resolved)
-        searcher = Searcher(request, resolved, self.encoders.of)
+        searcher = Searcher(request, resolved, self.encoders)
         for sentence in searcher.warnings:
             warnings.warn(printable(sentence), UserWarning, stacklevel=4)
         return searcher

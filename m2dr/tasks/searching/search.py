@@ -4,9 +4,8 @@ A query text passes `Searcher`: the tokenizer and the cut encoder of `tasks.enco
 `Searchable.ranked` of FAISS, the exact engine, a funnel or Milvus.
 """
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core import requests
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Run
@@ -25,7 +24,6 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import FIELDS, Filter, Value, field_types, typed
 from m2dr.index.funnel import Funnel, FunnelIndex
@@ -37,6 +35,7 @@ from m2dr.index.manifest import (
     StoreManifest,
     built_indexes,
     index_folder,
+    layer_folder,
     model_of,
     only_home,
     store_folder,
@@ -46,11 +45,9 @@ from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import Mixed, Ranker, Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
-from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
-from m2dr.tasks.indexing.importing import query_vectors
-from m2dr.tasks.models import document_layer, label_of, layers_by_index
-from m2dr.tasks.query import QueryEncoder
+from m2dr.tasks.models import label_of
+from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
 
 EXACT = "exact"  # the engine that needs no index and scans the store
 DEPTH = 10  # documents of an answer where no number is asked for
@@ -89,46 +86,23 @@ class ResolvedIndex:
             check_documents(dataset, StoreManifest.read(stores[-1]), self.home)
         return dataset
 
-    @property
-    def query_layer(self) -> int:
-        """Number of layers that queries run through; given vectors ran through all."""
-        if self.request.query_layer is not None:
-            return self.request.query_layer
-        request = self.request
-        given = request.query_vectors or request.query_model
-        return self.card.layers if given else self.card.query_layer
-
-    @property
-    def query_model(self) -> str:
-        """The model of the queries where it is another than that of the documents."""
-        return self.request.query_model if self.query_layer == self.card.layers else ""
-
-    @property
-    def document_layer(self) -> int:
-        """Layer of the documents that such queries search."""
-        if self.request.document_layer is not None:
-            return self.request.document_layer
-        return self.card.layers if self.exits else document_layer(self.card, self.query_layer)
-
     @cached_property
-    def exits(self) -> Path | None:
-        """Folder of the exits that were fitted on the documents, if queries pass through them.
+    def plan(self) -> QueryPlan:
+        """How queries become vectors, and the layer of the documents that they search.
 
         Raises:
-            UserError: they were asked for, and there are none.
+            UserError: the model has no such layer, or the index lacks exits that were asked for.
         """
-        asked, last = self.request.exits, self.card.layers
-        needed = asked == "index" or bool(self.query_model)
-        if not self.query_model and self.query_layer not in layers_by_index(self.card, asked):
-            return None
-        if self.request.document_layer not in (None, last):
-            if needed:
-                raise UserError(f"Exits of an index need one on disk of layer {last}.")
-            return None
-        found = fitting_exits(self.home / f"layer-{last:02d}")
-        if found is None and needed:
-            raise no_exits(self.home)
-        return found
+        request = self.request
+        return plan_query(
+            request, self.model, self.card, self.home, request.query_layer, request.document_layer
+        )
+
+    def plans(self) -> dict[int, QueryPlan]:
+        """Return the plans of every layer whose queries can search the documents."""
+        fixed = self.request.document_layer
+        documents = "trained" if fixed is None else str(fixed)
+        return plan_layers(self.request, self.model, self.card, self.home, (), documents)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -163,16 +137,8 @@ def check_cut(resolved: ResolvedIndex) -> None:
     Raises:
         UserError: it does not.
     """
-    request, card = resolved.request, resolved.card
-    if request.query_vectors and resolved.query_layer != card.layers:
-        raise UserError(f"--query-vectors stand for layer {card.layers}; leave --query-layer out.")
-    own = request.exits == "model" or request.document_layer not in (None, card.layers)
-    if request.query_layer == 0 < card.lowest_layer and not own and not resolved.exits:
-        raise UserError(f"{resolved.home} has no exits for layer 0; m2dr index fit makes some.")
-    for layer in (request.query_layer, request.document_layer):
-        if not (layer == 0 and resolved.exits):
-            cut = Cut(card.layers if layer is None else layer, request.dim or 1)
-            card.check(cut)
+    _ = resolved.plan
+    resolved.card.check(Cut(resolved.card.layers, resolved.request.dim or 1))
 
 
 def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIndex:
@@ -214,9 +180,9 @@ def open_documents(resolved: ResolvedIndex) -> Searchable:
 
 
 def _open(resolved: ResolvedIndex) -> Searchable:
-    request, layer = resolved.request, resolved.document_layer
+    request, layer = resolved.request, resolved.plan.document_layer
     if in_milvus(request.index):
-        fingerprint, beside = resolved.card.fingerprint, resolved.home / f"layer-{layer:02d}"
+        fingerprint, beside = resolved.card.fingerprint, layer_folder(resolved.home, layer)
         return open_collection(
             request.index, resolved.corpus, fingerprint, layer, request.dim, beside
         )
@@ -244,7 +210,7 @@ def _open(resolved: ResolvedIndex) -> Searchable:
 def _device(resolved: ResolvedIndex) -> str:
     """Return the torch device that documents are searched on."""
     # At layer 0 torch is not loaded to look for a gpu, unless one was named.
-    if resolved.query_layer == 0 and resolved.request.device in ("auto", "cpu"):
+    if resolved.plan.layer == 0 and resolved.request.device in ("auto", "cpu"):
         return "cpu"
     from m2dr.model.devices import choose_device
 
@@ -256,8 +222,8 @@ def store_of(resolved: ResolvedIndex) -> Path:
     request, named = resolved.request, resolved.folder
     if named is not None and request.document_layer == IndexManifest.read(named).layer:
         return named.parent  # an index may be copied without its store
-    layers, layer = resolved.layers, resolved.document_layer
-    folder = resolved.home / f"layer-{layer:02d}"
+    layers, layer = resolved.layers, resolved.plan.document_layer
+    folder = layer_folder(resolved.home, layer)
     if layer not in layers and (folder / PARTIAL).exists():
         open_store(folder)  # raises, with how far it is and how to go on
     if not layers or (request.document_layer is not None and layer not in layers):
@@ -354,36 +320,32 @@ class Searcher:
         self,
         request: requests.SearchRequest,
         resolved: ResolvedIndex | None = None,
-        encoder_of: Callable[[ResolvedIndex], QueryEncoder] | None = None,
+        encoders: QueryEncoders | None = None,
     ) -> None:
         """Open the index and encoder that the request names.
 
         Args:
             request: what is searched, and how.
             resolved: the request, where it is resolved already.
-            encoder_of: gives an encoder that is kept elsewhere, instead of loading one.
+            encoders: that other searchers use too.
 
         Raises:
             UserError: no such model or index, or the two do not fit; before any weight is loaded.
         """
         self.resolved = resolved = resolved or resolve_index(request)
         self.documents = open_documents(resolved)
-        self.cut = Cut(resolved.query_layer, self.documents.dim)
+        self.plan = plan = resolved.plan
+        self.cut = Cut(plan.layer, self.documents.dim)
         self.documents.accept(label_of(resolved.card, resolved.model), self.cut)
-        self._encoder_of = encoder_of or QueryEncoders().of
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
         self._searched = lru_cache(_FILTERS)(self._where)
         self.where()
-        self.warnings = [] if resolved.exits else self.documents.warnings(self.cut)
-        given = request.query_vectors
-        if given:
-            self._given = query_vectors(given, resolved.card, resolved.home)
-        self._encoder = None if given else self._encoder_of(resolved)
+        self.warnings = plan.warnings(Cut(self.documents.layer, self.documents.dim))
+        how = request.runtime, request.device, request.dtype
+        self._encoder = (encoders or QueryEncoders()).of(plan, *how)
         self.describe = (
             f"{counted(self.documents.documents, 'documents')} of {self.documents.corpus} "
-            f"(layer {self.documents.layer}), {'given ' * bool(given)}queries at {self.cut} of "
-            f"{resolved.query_model or resolved.model}"
-            f"{' by exits of the index' if resolved.exits else ''}"
+            f"(layer {self.documents.layer}), {plan.describe(self.cut.dim)}"
             f"{''.join(f', {note}' for note in self.blend().notes)}"
         )
 
@@ -399,21 +361,12 @@ class Searcher:
         Raises:
             UserError: a weight is not from 0 to 1.
         """
-        resolved, given = self.resolved, {"hybrid": hybrid, "query_mix": query_mix}
+        given = {"hybrid": hybrid, "query_mix": query_mix}
         asked = {name: weight for name, weight in given.items() if weight is not None}
-        blend: requests.Blend = request_of(requests.Blend, resolved.request.weights | asked)
-        mixes = resolved.card.takes_words(self.cut.layer, self.documents.layer)
-        return blend if mixes and not resolved.exits else replace(blend, query_mix=0.0)
-
-    @cached_property
-    def _words(self) -> WordTable:
-        """Layer 0 by the exits of the index, wherever its vectors lie."""
-        request = replace(
-            self.resolved.request, query_layer=0, document_layer=None, exits="index", index=""
-        )
-        words = self._encoder_of(replace(self.resolved, request=request)).words
-        assert words is not None, "layer 0 is words"
-        return words
+        blend: requests.Blend = request_of(requests.Blend, self.plan.options.weights | asked)
+        weights: dict[str, Any] = blend.weights
+        options = replace(self.plan.options, **weights)
+        return replace(blend, query_mix=replace(self.plan, options=options).mix)
 
     def where(
         self,
@@ -440,7 +393,7 @@ class Searcher:
 
     def _where(self, text: str, blend: requests.Blend) -> Ranker:
         if blend.query_mix:
-            mixed = partial(self._words.mixed, weight=blend.query_mix)
+            mixed = partial(self.plan.words.mixed, weight=blend.query_mix)
             return Mixed(self._searched(text, replace(blend, query_mix=0.0)), mixed)
         wanted = Filter.parse(text) if text else None
         documents = self.documents.where(wanted) if wanted else self.documents
@@ -501,12 +454,9 @@ class Searcher:
         names = [query.id for query in queries]
         return self._walk(names, texts, k, self.where(), own, names)[0]
 
-    def vectors(self, texts: Sequence[str], ids: Sequence[str] = ()) -> NDArray[np.float32]:
-        """Return the vectors of queries, [Q, width], not normalised; given ones by id or order."""
-        if self._encoder is not None:
-            return self._encoder.embed(self._encoder.tokenize(texts), texts)
-        given = self._given if ids else replace(self._given, ids=None)
-        return given.finite(given.of(ids or texts, "queries"))
+    def vectors(self, texts: Sequence[str]) -> Float32:
+        """Return the vectors of queries, [Q, width], not normalised; given ones in order."""
+        return self._encoder.encode(texts)
 
     def _walk(
         self,
@@ -529,13 +479,10 @@ class Searcher:
         """
         if not all(text.strip() for text in texts):
             raise UserError("A query is empty; give it a word to search for.")
-        start = tokenised = time.perf_counter()
-        if self._encoder is None:
-            vectors = self.vectors(texts, ids)
-        else:
-            rows = self._encoder.tokenize(texts)
-            tokenised = time.perf_counter()
-            vectors = self._encoder.embed(rows, texts)
+        start = time.perf_counter()
+        rows = self._encoder.tokenize(texts)
+        tokenised = time.perf_counter()
+        vectors = self._encoder.embed(rows, texts, ids)
         encoded = time.perf_counter()
         drop = {name: name for name in names} if own else None
         run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
@@ -565,42 +512,3 @@ def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object
     times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
     cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
     return {"query": text, **cut, "dim": searcher.cut.dim, "hits": rows, **times}
-
-
-class QueryEncoders:
-    """Encoders of queries, each loaded when it is first needed; thread-safe.
-
-    An encoder cut to a layer holds the tensors of the others of its model in place of its own
-    copies, so that all layers together take the memory of the deepest one and of the exits.
-    """
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[object, ...], QueryEncoder] = {}
-        self._lock = threading.Lock()
-
-    def of(self, resolved: ResolvedIndex) -> QueryEncoder:
-        """Return the encoder of the queries of a request.
-
-        Raises:
-            UserError: as `QueryEncoder` does.
-        """
-        request, layer = resolved.request, resolved.query_layer
-        runtime = request.runtime if layer else "torch"
-        model, card, documents = resolved.model, resolved.card, ""
-        if other := resolved.query_model:
-            model, documents, card = other, card.fingerprint, read_card(other)
-            layer = card.query_layer
-        how = (
-            model, layer, runtime, request.device, request.dtype, resolved.exits, documents
-        )  # fmt: skip
-        fingerprint = (card.fingerprint, card.query_length, card.document_length)
-        with self._lock:
-            if (encoder := self._open.get((fingerprint, *how))) is None:
-                encoder = QueryEncoder(*how)
-                encoder.card = encoder.card.with_lengths_of(card)
-                same = [opened for (of, *_), opened in self._open.items() if of == fingerprint]
-                for opened in sorted(same, key=lambda each: -each.layer):
-                    encoder.share_weights(opened)
-                encoder.warm_up()
-                self._open[fingerprint, *how] = encoder
-            return encoder

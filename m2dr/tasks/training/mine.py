@@ -12,21 +12,19 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.files import atomic_path, lock_file
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, Query, Ranking
-from m2dr.core.requests import MineRequest
+from m2dr.core.requests import MineRequest, QueryOptions
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import batched
 from m2dr.data.training_rows import answered_queries
 from m2dr.index.bm25 import Bm25
 from m2dr.index.faiss import open_index
-from m2dr.index.manifest import built_dims, index_folder, store_folder
+from m2dr.index.manifest import built_dims, index_folder, layer_folder, store_folder
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
-from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.models import document_layer, label_of, newest_model
+from m2dr.tasks.models import label_of, newest_model
+from m2dr.tasks.query import open_queries, plan_query
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
 # Queries to their rankings, each with the score of the best of its known answers.
@@ -130,10 +128,11 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     """Rank by a model's own index."""
     model = request.model or newest_model()
     card = read_card(model)
+    home = store_folder(request.root, dataset.name, card.fingerprint, card.layers).parent
     layer = card.layers if request.query_layer is None else request.query_layer
-    card.check(Cut(layer, request.dim or 1))
-    searched = document_layer(card, layer)
-    folder = store_folder(request.root, dataset.name, card.fingerprint, searched)
+    plan = plan_query(QueryOptions(), model, card, home, layer)
+    card.check(Cut(card.layers, request.dim or 1))
+    folder = layer_folder(home, plan.document_layer)
     built = built_dims(folder)
     dim = request.dim or max(built, default=card.width)
     if dim not in built:
@@ -141,13 +140,11 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     index, store, cut = open_index(index_folder(folder, dim)), open_store(folder), Cut(layer, dim)
     index.accept(label_of(card, model), cut)
     rows_of = _rows(store.docids, known)
-    device = choose_device(request.device)
-    dtype = choose_dtype(request.dtype, device)
-    encoder, tokenizer = checkpoint.load(model, layer, device, dtype)
+    encoder = open_queries(plan, "torch", request.device, request.dtype)
 
     def rank(queries: Sequence[Query]) -> Iterator[tuple[Ranking, float]]:
         ids, texts = [query.id for query in queries], [query.text for query in queries]
-        vectors = embed_texts(encoder, tokenizer, texts, "query", [layer])[0]
+        vectors = encoder.encode(texts)
         run, similarity = index.ranked(ids, vectors, request.depth), index.manifest.similarity
         for name, vector in zip(ids, prefixes(vectors, dim, similarity), strict=True):
             rows = [rows_of[docid] for docid in sorted(known[name])]

@@ -28,7 +28,7 @@ from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.models import document_layer
+from m2dr.tasks.query import document_layer
 from m2dr.tasks.training.recipe import Kind
 from m2dr.training.module import TokenBatch, TokenPart, all_gather_objects
 from m2dr.training.objective import POSITIVE

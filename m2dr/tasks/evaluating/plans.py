@@ -1,0 +1,89 @@
+"""The plans of the queries of a grid, and the documents that they search."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from m2dr.core.requests import EvaluateRequest, FitIndexRequest, IndexRequest, of_queries
+from m2dr.data.dataset import Dataset
+from m2dr.index.exit_files import FEWEST_DOCUMENTS, fitting_exits
+from m2dr.index.manifest import STORE, store_folder
+from m2dr.index.store import Store
+from m2dr.model.checkpoint import ends_fitted, read_card
+from m2dr.tasks.indexing.fit_index import fit_index
+from m2dr.tasks.indexing.index import encode_corpus
+from m2dr.tasks.query import QueryPlan, plan_layers
+
+
+@dataclass(frozen=True)
+class GridPlans:
+    """How the queries of each layer of a grid become vectors, and whether exits are fitted first.
+
+    Attributes:
+        by_layer: the plans.
+        store: folder of the documents of the last layer.
+        has_exits: whether exits are fitted on these, for queries of these plans or others.
+    """
+
+    by_layer: Mapping[int, QueryPlan]
+    store: Path
+    has_exits: bool
+
+    @property
+    def exits(self) -> Path | None:
+        """Folder of the exits, once they are fitted."""
+        return fitting_exits(self.store) if self.has_exits else None
+
+
+def grid_plans(request: EvaluateRequest, model: str, dataset: Dataset) -> GridPlans:
+    """Decide how queries of a request search the documents of a corpus, before they are encoded.
+
+    Raises:
+        UserError: as `plan_layers` does.
+    """
+    card = read_card(model, request.query_length, request.document_length)
+    last = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
+    will_be_fitted = request.exits == "index" or (
+        not (last / STORE).exists()
+        and dataset.document_count >= FEWEST_DOCUMENTS
+        and not ends_fitted(model)
+    )
+    meets_last = request.documents in ("trained", "last", str(card.layers))
+    will_be_fitted = will_be_fitted and meets_last and request.exits != "model"
+    plans = plan_layers(
+        request, model, card, last.parent, request.layers, request.documents, will_be_fitted
+    )
+    fitted = will_be_fitted or fitting_exits(last) is not None
+    applies = meets_last and request.exits != "model"
+    return GridPlans(plans, last, fitted and (applies or bool(request.query_mix)))
+
+
+def encode_documents(
+    request: EvaluateRequest, corpus: str, model: str, plans: GridPlans
+) -> dict[int, Store]:
+    """Encode the documents that plans search, and fit the exits that queries pass.
+
+    Args:
+        request: of the grid.
+        corpus: as it was named.
+        model: folder or id.
+        plans: of the grid.
+
+    Returns:
+        Stores by layer; that of the last layer is there where exits are fitted.
+
+    Raises:
+        UserError: as `encode_corpus` and `fit_index` do.
+    """
+    card = next(iter(plans.by_layer.values())).card
+    layers = {plan.document_layer for plan in plans.by_layer.values()}
+    sources = sorted({*layers, *((card.layers,) if plans.has_exits else ())})
+    index = IndexRequest(
+        corpus, model, exits=plans.has_exits, runtime=request.runtime, root=request.root,
+        device=request.device, dtype=request.dtype,
+    )  # fmt: skip
+    stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
+    if plans.has_exits and plans.exits is None:
+        fit = FitIndexRequest(corpus, model, root=request.root, device=request.device)
+        fit_index(replace(fit, dtype=of_queries(request.dtype)))
+    return stores

@@ -1,0 +1,56 @@
+"""Vectors that somebody else made: of documents to import, and of queries.
+
+Shapes: N vectors, W width.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from m2dr.core.arrays import Float32
+from m2dr.core.errors import UserError
+from m2dr.core.records import ModelCard
+from m2dr.data.vectors import Vectors, open_vectors, read_ids
+from m2dr.index import manifest
+from m2dr.index.importing import open_pyserini
+
+ROTATION = "rotation.f32"  # [W, W], beside the stores: of vectors without a model
+
+
+def vectors_of(path: Path, ids: Path | None = None) -> Vectors:
+    """Open a file of vectors, or a folder of Pyserini.
+
+    Raises:
+        UserError: as `open_vectors` and `open_pyserini` do.
+    """
+    if not (path / manifest.INDEX).is_file():
+        return open_vectors(path, ids)
+    index, docids = open_pyserini(path), read_ids(ids or path / manifest.INDEX_DOCIDS)
+    return Vectors(path, index.ntotal, index.d, index.reconstruct_batch, docids)
+
+
+def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
+    """Open vectors of queries, rotated as those of the documents of an index were.
+
+    Args:
+        path: as `vectors_of` takes it.
+        card: of the documents.
+        home: folder of their stores.
+
+    Raises:
+        UserError: they have other dims than the documents.
+    """
+    vectors, width = vectors_of(path), card.width
+    if vectors.width != width:
+        raise UserError(f"{path} has vectors of {vectors.width} dims, and documents have {width}.")
+    rotation = rotation_of(home, width)
+    if rotation is None:
+        return vectors
+    return replace(vectors, read=lambda rows: vectors.finite(rows) @ rotation.T)
+
+
+def rotation_of(home: Path, width: int) -> Float32 | None:
+    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None."""
+    path = home / ROTATION
+    return np.fromfile(path, np.float32).reshape(width, width) if path.exists() else None
