@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ import click
 
 from m2dr import __version__
 from m2dr.core.errors import Interrupted, nearest, sentence_of
+from m2dr.core.option import option_of
 from m2dr.core.progress import printable
-from m2dr.core.requests import HYBRID, QUERY_MIX
+from m2dr.core.requests import Blend
 
 MISTAKE, STOPPED = 2, 1  # exit codes
 _NUMBER = re.compile(r"[-+.\d]+")
-_BARE = {"--hybrid": HYBRID, "--query-mix": QUERY_MIX}
+_BARE = {  # options whose number may be left out -> what they are then
+    f"--{each.name.replace('_', '-')}": described.bare
+    for each in fields(Blend)
+    if (described := option_of(each)) and described.bare is not None
+}
 
 
 def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> None:

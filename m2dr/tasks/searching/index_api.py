@@ -14,7 +14,7 @@ from m2dr.core import requests
 from m2dr.core.errors import UserError
 from m2dr.core.files import list_folder, sha256_of
 from m2dr.core.progress import printable
-from m2dr.core.settings import request_of
+from m2dr.core.settings import request_of, takes
 from m2dr.data.memory import Columns, Passages, changed
 from m2dr.index.filters import Value, typed
 from m2dr.index.manifest import (
@@ -228,6 +228,7 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({self.resolved.corpus!r}, model={self.resolved.model!r})"
 
+    @takes(requests.Blend)
     def search(
         self,
         texts: str | Sequence[str],
@@ -237,8 +238,7 @@ class Index:
         document_layer: int | None = None,
         k: int | None = None,
         filter: str = "",
-        hybrid: bool | float | None = None,
-        query_mix: bool | float | None = None,
+        **weights: bool | float | None,
     ) -> Any:  # an Answer, or a list of them
         """Return the best `k` documents of each query.
 
@@ -253,9 +253,9 @@ class Index:
             k: documents per query; 10 by default, or all where there are fewer.
             filter: which documents may be found, by their own fields, as `m2dr search --filter`
                 takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
-            hybrid: whether to rank by BM25 too, or its weight; as the index was opened by default.
-            query_mix: whether to add the words of queries to their vectors, or by which weight,
-                likewise; at layers that read no words.
+            weights: hybrid, whether to rank by BM25 too, or its weight, and query_mix, whether to
+                add the words of queries to their vectors at layers that read none, or by which
+                weight; as the index was opened by default.
 
         Returns:
             A list with the `Answer` of each query, or a single one for a single string: `hits`,
@@ -271,7 +271,7 @@ class Index:
             raise UserError("Give a query, or a list of queries, which are strings.")
         searcher = self.searcher(layer, dim, document_layer)
         depth = None if k is None else int(k)
-        answers: list[Answer] = searcher.answers(queries, depth, filter, hybrid, query_mix)
+        answers: list[Answer] = searcher.answers(queries, depth, filter, **weights)
         return answers[0] if isinstance(texts, str) else answers
 
     def embed_query(self, text: str, layer: int | None = None) -> list[float]:

@@ -349,39 +349,29 @@ class Searcher:
             f"{''.join(f', {note}' for note in self.blend().notes)}"
         )
 
-    def _blend(
-        self, hybrid: bool | float | None = None, query_mix: bool | float | None = None
-    ) -> requests.Blend:
+    def _blend(self, **weights: bool | float | None) -> requests.Blend:
         """Return the weights of a search; no words are mixed into queries that read some already.
 
         Args:
-            hybrid: weight of BM25; that of the request when None, the usual one when True.
-            query_mix: weight of words in the queries, likewise.
+            weights: by the names of `Blend`; None is that of the request, True the usual one.
 
         Raises:
-            UserError: a weight is not from 0 to 1.
+            UserError: a weight is not from 0 to 1, or has no such name.
         """
-        given = {"hybrid": hybrid, "query_mix": query_mix}
-        asked = {name: weight for name, weight in given.items() if weight is not None}
-        blend: requests.Blend = request_of(requests.Blend, self.plan.options.weights | asked)
-        weights: dict[str, Any] = blend.weights
-        options = replace(self.plan.options, **weights)
+        given = {name: weight for name, weight in weights.items() if weight is not None}
+        blend: requests.Blend = request_of(requests.Blend, self.plan.options.weights | given)
+        asked: dict[str, Any] = blend.weights
+        options = replace(self.plan.options, **asked)
         return replace(blend, query_mix=replace(self.plan, options=options).mix)
 
-    def where(
-        self,
-        filter: str = "",
-        hybrid: bool | float | None = None,  # as the options are called
-        query_mix: bool | float | None = None,
-    ) -> Ranker:
+    def where(self, filter: str = "", **weights: bool | float | None) -> Ranker:
         """Return the open index, in which only documents that fit a filter are found.
 
         Those that were asked for last stay open.
 
         Args:
             filter: such as `year >= 2020 and lang = en`; that of the request when empty.
-            hybrid: as `blend` takes it.
-            query_mix: as `blend` takes it.
+            weights: as `blend` takes them.
 
         Raises:
             UserError: it is not written as a filter is, names a field that the documents do not
@@ -389,7 +379,7 @@ class Searcher:
                 a hybrid has no BM25 of the same documents; or the index has no words to mix.
         """
         wanted = filter or self.resolved.request.filter
-        return self._searched(wanted, self.blend(hybrid, query_mix))
+        return self._searched(wanted, self.blend(**weights))
 
     def _where(self, text: str, blend: requests.Blend) -> Ranker:
         if blend.query_mix:
@@ -417,8 +407,7 @@ class Searcher:
         texts: Sequence[str],
         k: int | None = None,
         filter: str = "",  # as the option is called
-        hybrid: bool | float | None = None,
-        query_mix: bool | float | None = None,
+        **weights: bool | float | None,
     ) -> list[Answer]:
         """Return the best `k` documents of each query, in the order of the queries.
 
@@ -426,8 +415,7 @@ class Searcher:
             texts: queries.
             k: documents per query; None: 10, or all where there are fewer.
             filter: as `where` takes it. Fewer documents than `k` may fit it.
-            hybrid: as `blend` takes it.
-            query_mix: as `blend` takes it.
+            weights: as `blend` takes them.
 
         Raises:
             UserError: a query is empty, k is below 1, or `where` refuses the filter.
@@ -435,7 +423,7 @@ class Searcher:
         if not texts:
             return []
         names = [str(number) for number in range(len(texts))]
-        run, spans = self._walk(names, texts, k, self.where(filter, hybrid, query_mix), own=False)
+        run, spans = self._walk(names, texts, k, self.where(filter, **weights), own=False)
         times = [1000 * span / len(texts) for span in spans]
         answers = []
         for ranking in map(run.rankings.__getitem__, names):
