@@ -127,6 +127,7 @@ rows = st.builds(
     query=st.builds(Query, names, words),
     positives=st.tuples(st.builds(Document, names, words, words)),
     negatives=st.tuples(st.builds(Document, names, words, words)),
+    labelled=st.none(),
 )
 
 

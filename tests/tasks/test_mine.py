@@ -192,8 +192,8 @@ def test_a_model_mines_what_a_full_scan_would(
         answers = {f"d{int(query[1:])}", f"d{int(query[1:]) + 9}"}
         best = max(scores[docid] for docid in answers)
         most = best - (1 - margin) * abs(best) if margin else np.inf
-        ranked = sorted(scores, key=lambda d: (scores[d], d), reverse=True)[:depth]
-        left = [docid for docid in ranked if docid not in answers][skip:]
+        ranked = sorted(scores, key=lambda d: (scores[d], d), reverse=True)
+        left = [docid for docid in ranked if docid not in answers][:depth][skip:]
         expected = [scores[docid] for docid in left if scores[docid] <= most][:4]
         assert [scores[docid] for docid in found[query]] == pytest.approx(expected, abs=1e-6)
     assert 0 < report.negatives <= 4 * 24
