@@ -44,7 +44,8 @@ _SCORES = ("scores", "score", "labels", "label")  # of all documents of the row
 # Of documents without negatives beside them: 0 says that one is a negative. So do _SCORES there.
 _LABELS = (
     "label", "labels", "relevance", "relevance_label", "is_relevant", "relevant", "rel", "grade",
-    "is_answer", "is_correct", "is_positive", "is_selected", "is_duplicate",
+    "is_answer", "is_correct", "is_positive", "is_selected", "is_duplicate", "correct",
+    "gold_label", "target",
 )  # fmt: skip
 _NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
 _FLAG = ("type", "prompt", "no_in_batch_neg")  # of FlagEmbedding, beside `pos`
@@ -229,7 +230,7 @@ def build_dataset(name: str, rows: Callable[..., Iterable[TrainingRow]]) -> Data
         rows: yields the rows; called again, with `scored=True`, where scores are asked for.
 
     Raises:
-        UserError: there is no row.
+        UserError: there is no row, or no answer; some rows have no label, or two say different.
     """
     builder = _Builder()
     labelled: dict[bool, int] = {}  # the first row with a label, and the first without
@@ -242,6 +243,11 @@ def build_dataset(name: str, rows: Callable[..., Iterable[TrainingRow]]) -> Data
     if len(labelled) == 2:
         with_one, without = labelled[True], labelled[False]
         raise UserError(f"{name}: row {with_one} has a label or score, and row {without} has none.")
+    for split in builder.splits.values() if True in labelled else ():
+        for query_id, docid in split.negatives:
+            if (query_id, docid) in split.judgements:
+                query, text = split.queries[query_id].text, builder.documents[docid].content
+                raise UserError(f"{name}: {text!r:.200} is labelled both ways for {query!r:.200}.")
     if not any(split.judgements for split in builder.splits.values()):
         raise UserError(
             f"{name}: every label is 0, so that no document answers its query; an InputExample has "

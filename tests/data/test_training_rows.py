@@ -391,6 +391,11 @@ def test_a_file_of_negatives_alone_or_of_some_labels_is_refused(write) -> None:
         open_dataset(str(write("a.tsv", "query\tanswer\tlabel", "q\tp\t1", "q\tn\t")))
 
 
+def test_two_labels_of_a_pair_that_differ_are_refused(write) -> None:
+    with pytest.raises(UserError, match="'p' is labelled both ways for 'q'"):
+        open_dataset(str(write("a.tsv", "query\tanswer\tlabel", "q\tp\t1", "q\tp\t0")))
+
+
 def test_a_file_without_header_is_named_by_its_first_line(write) -> None:
     with pytest.raises(UserError, match="how tall"):
         open_dataset(str(write("a.tsv", "how tall is it\t\t\t330 metres.\t1")))
