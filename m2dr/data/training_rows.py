@@ -115,23 +115,26 @@ def _training_row(split: str, scored: bool, row: tables.Row) -> TrainingRow:
         tables.text_of(row[tables.column(row, QUERIES)], "the query"),
     )
     grouped = any(name in NEGATIVES or name in numbered for name in row)
-    known = _LABELS if grouped else (*_LABELS, *_SCORES)
-    labels, rest = (None, row) if negatives else _labels(row, positives, known)
-    scores = _scores(rest, positives, negatives) if scored else ((), False)
+    known = () if negatives else _LABELS if grouped else (*_LABELS, *_SCORES)
+    labels, rest = _labels(row, positives, known)
+    scores, relative = _scores(rest, positives, negatives) if scored else ((), False)
     answering = tuple(_document(item, row) for item in positives)
     others = tuple(_document(item, {}) for item in negatives)
     if labels is not None:
+        labels += [False] * len(others)
         order = sorted(range(len(labels)), key=lambda place: not labels[place])
-        documents, count = [answering[place] for place in order], sum(labels)
-        answering, others = tuple(documents[:count]), tuple(documents[count:])
-        scores = tuple(scores[0][place] for place in order if scores[0]), False
+        documents, count = (*answering, *others), sum(labels)
+        answering = tuple(documents[place] for place in order[:count])
+        others = tuple(documents[place] for place in order[count:])
+        compared = scores if answering or not relative else ()  # a margin is that of an answer
+        scores = tuple(compared[place] for place in order if compared)
     if isinstance(row.get("split"), str) and row["split"]:
         split = tables.split_name(row["split"])
     elif not split:
         pair = len(answering) == 1 and not grouped and labels is None
         split = split_of(answering[0].text, SHARES, _SEED) if pair else "train"
     labelled = None if grouped else labels is not None
-    return TrainingRow(split, query, answering, others, *scores, labelled)
+    return TrainingRow(split, query, answering, others, scores, relative, labelled)
 
 
 def _labels(

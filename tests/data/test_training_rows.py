@@ -346,6 +346,10 @@ LABELS: dict[str, Any] = {
     "lists": [{"query": "q", "answer": ["n", "p"], "labels": [0, 1]}],
     "scores of 0 and 1": [{"query": "q", "answer": ["n", "p"], "score": [0.0, 1.0]}],
     "inside": [{"query": "q", "positives": [{"text": "n", "label": 0}, {"text": "p", "label": 2}]}],
+    "inside, beside a negative": [
+        {"query": "q", "positives": [{"text": "p", "label": 1}], "negatives": ["n"]},
+        {"query": "q", "positives": [{"text": "n", "label": 0}], "negatives": ["n"]},
+    ],
     "cells": ["Query\tAnswer\tIs_Relevant", "q\tn\t0", "q\tp\t1"],
     "words": ["query\tanswer\tlabel", "q\tn\tFalse", "q\tp\tTrue"],
     "empty negatives": ["query\tanswer\tnegative\tlabel", "q\tn\t\t0", "q\tp\t\t1"],
