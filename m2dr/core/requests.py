@@ -379,7 +379,9 @@ class MineRequest(_OfIndexes):
         None, "Layers that the queries run through; all by default, 0 for words alone."
     )
     dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
-    depth: int = option(100, "Best documents of a query that are candidates.", least=1)
+    depth: int = option(
+        100, "Best documents of a query, without its answers, that are candidates.", least=1
+    )
     negatives: int = option(
         16, "Negatives kept per query, the hardest first; m2dr train reads 64 at most.", least=1
     )

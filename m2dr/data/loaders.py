@@ -29,6 +29,8 @@ def _open_table(name: str) -> Dataset:
     """Open a table: pairs or groups, or documents without queries."""
     path = Path(name)
     columns = tables.columns_of(path)
+    if not columns and path.is_file() and tables.suffix_of(path) in (".csv", ".tsv"):
+        raise UserError(f"{name} holds no row below its header, {tables.first_line(path)!r:.200}.")
     if (
         tables.suffix_of(path) == ".tsv"
         and len(columns) == 2

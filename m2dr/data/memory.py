@@ -3,21 +3,34 @@
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
+import numpy as np
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder, json_sha256, sha256_of
-from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS, METADATA
+from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, METADATA
 from m2dr.data.loaders import open_dataset
-from m2dr.data.qrels import JUDGED, QUERY_IDS, read_judgements
-from m2dr.data.tables import Row, name_of, optional, read_rows, rows_of
+from m2dr.data.qrels import JUDGED, QUERY_IDS, QUERY_TEXTS, read_judgements
+from m2dr.data.tables import Row, id_of, name_of, optional, read_rows, row_of, rows_of
+from m2dr.data.training_rows import NEGATIVES, POSITIVES, QUERIES
 
 Columns = Mapping[str, str]  # by m2dr's name of a column, that of the data
 Passages = tuple[int, int]  # words of each, and of its overlap with the one before
+# Columns of ids and texts, whose values are written as they are or not at all.
+_EXACT = {
+    *DOCUMENT_COLUMNS, *QUERY_IDS, *QUERY_TEXTS, *JUDGED[0], *JUDGED[1],
+    *QUERIES, *POSITIVES, *NEGATIVES,
+}  # fmt: skip
+_BYTES = (bytes, bytearray, memoryview)
+# What JSON would write as a text, or in any order.
+_NO_JSON = (*_BYTES, date, time, timedelta, np.datetime64, Decimal, UUID, set, frozenset)
 
 
 def name_of_data(
@@ -52,6 +65,8 @@ def name_of_data(
         if not columns and not passages:
             return fspath(data)
         return _changed_file(Path(data), columns or {}, passages)
+    if qrels is not None and (_is_labelled(data) or _is_labelled(queries)):
+        raise UserError("A series is a list, and has no ids; give a dict of id to text.")
     parts = {"corpus.jsonl": _documents(data)}
     if queries is not None:
         parts |= {"queries.jsonl": _queries(queries), f"qrels/{split}.jsonl": _judgements(qrels)}
@@ -101,6 +116,10 @@ def passages_of(rows: Iterable[Row], passages: Passages) -> Iterator[Row]:
         if len(words) <= length:
             yield row | {"_id": docid}
             continue
+        try:
+            docid = id_of(docid)
+        except ValueError as error:
+            raise UserError(f"Row {number}: {error}.") from None
         starts = range(0, len(words) - shared, length - shared)
         for part, first in enumerate(starts, 1):
             last = words[min(first + length, len(words)) - 1]
@@ -140,12 +159,29 @@ def _write(
         path, row = folder / name, Row()
         path.parent.mkdir(exist_ok=True)
         with path.open("wb") as file:
-            for row in passages_of(renamed(rows), passages) if passages else renamed(rows):
+            exact = map(_exact, renamed(rows))
+            for row in passages_of(exact, passages) if passages else exact:
                 file.write(encoder.encode(row) + b"\n")
         if not row:
             raise UserError(f"No rows were given for {path.stem}.")
     if absent:
         raise UserError(f"There is no column {min(absent)!r}; the columns are {', '.join(row)}.")
+
+
+def _exact(row: Row) -> Row:
+    """Return a row without columns of bytes; ids and texts that JSON would change are refused."""
+    for name, value in row.items():
+        if name in _EXACT and _changes(value):
+            raise UserError(f"{name!r} is {value!r:.100} in a row, and is no text.")
+    return {name: value for name, value in row.items() if not isinstance(value, _BYTES)}
+
+
+def _changes(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_changes, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_changes, value))
+    return isinstance(value, _NO_JSON)
 
 
 def _plain(value: object) -> object:
@@ -156,6 +192,12 @@ def _plain(value: object) -> object:
     (3, None)
     """
     return value.tolist() if hasattr(value, "tolist") else None
+
+
+def _is_labelled(data: object) -> bool:
+    """Return whether data is a series of pandas with labels that may be meant as ids."""
+    series = hasattr(data, "notna") and hasattr(data, "index") and not hasattr(data, "columns")
+    return series and list(data.index) != [*range(len(data.index))]  # type: ignore[attr-defined]
 
 
 def _documents(data: object) -> Iterator[Row]:
@@ -169,23 +211,48 @@ def _documents(data: object) -> Iterator[Row]:
 
 
 def _queries(data: object) -> Iterator[Row]:
-    rows = read_rows(Path(data)) if isinstance(data, str | PathLike) else rows_of(data)
+    named = isinstance(data, str | PathLike)
+    rows = read_rows(Path(data)) if named else rows_of(data, _query)  # type: ignore[arg-type]
+    numbered = None
     for number, row in enumerate(rows):
-        yield row if optional(row, QUERY_IDS) is not None else {"_id": number} | row
+        given = optional(row, QUERY_IDS) is not None
+        numbered = not given if numbered is None else numbered
+        if numbered == given:
+            raise UserError(f"Query {number} has {'an' if given else 'no'} id, unlike the first.")
+        yield {"_id": number} | row if numbered else row
+
+
+def _query(item: Any) -> Row:  # of any form
+    if isinstance(item, list | tuple) and not hasattr(item, "_fields"):
+        if len(item) != 2:
+            raise ValueError(f"it is {item!r:.100}, not the id of a query and its text")
+        return dict(zip(("_id", "text"), item, strict=True))
+    return row_of(item)
 
 
 def _judgements(data: object) -> Iterator[Row]:
-    names = [each[0] for each in JUDGED]
     if isinstance(data, str | PathLike):
         for each in read_judgements(Path(data)):
-            yield dict(zip(names, (each.query_id, each.document_id, each.relevance), strict=True))
+            yield _judged(each.query_id, each.document_id, each.relevance)
     elif isinstance(data, Mapping) and not set(data) & {*JUDGED[0]}:  # those of columns
         for query, judged in data.items():
-            for docid in judged:
-                grade = judged[docid] if isinstance(judged, Mapping) else 1
-                yield dict(zip(names, (query, docid, grade), strict=True))
-    elif isinstance(data, list | tuple) and isinstance(next(iter(data), None), list | tuple):
-        for query, *_, docid, grade in data:
-            yield dict(zip(names, (query, docid, grade), strict=True))
+            docids = [judged] if isinstance(judged, str | bytes) else judged
+            if _is_labelled(docids) or not isinstance(docids, Iterable):
+                kind = type(judged).__name__
+                raise UserError(f"The judgements of {query!r} are of the type {kind}, not docids.")
+            for docid in sorted(docids, key=str) if isinstance(docids, set) else docids:
+                yield _judged(query, docid, judged[docid] if isinstance(judged, Mapping) else 1)
     else:
-        yield from rows_of(data)
+        yield from rows_of(data, _judgement)
+
+
+def _judgement(item: Any) -> Row:  # of any form
+    if not isinstance(item, list | tuple) or hasattr(item, "_fields"):
+        return row_of(item)
+    if len(item) not in (3, 4):
+        raise ValueError(f"it is {item!r:.100}, not a query id, a docid and a relevance")
+    return _judged(item[0], item[-2], item[-1])
+
+
+def _judged(query: object, docid: object, relevance: object) -> Row:
+    return {JUDGED[0][0]: query, JUDGED[1][0]: docid, JUDGED[2][0]: relevance}

@@ -47,6 +47,9 @@ _CACHE = re.compile(r"cache-[0-9a-f]{16}\w*\.arrow")  # what `datasets` keeps of
 _SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"  # files of `save_to_disk`
 _NO_ROWS = {_SAVED, _SAVED_SPLITS, "dataset_info.json"}
 _NOTES = (".md", ".txt")
+_RATED = re.compile("score|label|relevan", re.IGNORECASE)  # columns whose lists are no vectors
+# Columns of which a dict of one row has a text each, and a dict of rows by id has none.
+_OF_ONE = ("text", "query", "_id", "id", "docid")
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 
 
@@ -80,7 +83,9 @@ def id_of(value: object) -> str:
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(f"the id {value!r:.200} is empty, holds white space or is no text")
+    raise ValueError(
+        f"the id {value!r:.200} is empty, holds white space or is neither a text nor a whole number"
+    )
 
 
 def words_of(line: str) -> list[str]:
@@ -139,14 +144,16 @@ def read_lines(path: Path, blank: bool = False) -> Iterator[str]:
             yield from batch.column(0).to_pylist()
 
 
-def rows_of(data: object) -> Iterator[Row]:
+def rows_of(data: object, parse: Callable[[Any], Row] | None = None) -> Iterator[Row]:
     """Yield the rows of data in memory.
 
     Args:
-        data: texts, dicts, lists of a query, a positive and negatives, or objects with such
-            attributes (documents of LangChain, LlamaIndex and Haystack, InputExample), in a list or
-            of a generator; a dict of id to one of these, or of columns; a frame of pandas or
-            polars, a table of Arrow, or a `datasets.Dataset`, also by split.
+        data: texts, dicts, lists of a query, its answers and negatives, or objects with such
+            attributes (documents of LangChain, LlamaIndex and Haystack, InputExample, records of
+            ir_datasets), in a list or of a generator; a dict of id to one of these, or of columns;
+            a frame or a series of pandas, a frame of polars, a table of Arrow, or a
+            `datasets.Dataset`, also by split. A series is the list of its values.
+        parse: makes a row of an item of a list; `row_of` by default.
 
     Raises:
         UserError: it is none of these.
@@ -154,60 +161,99 @@ def rows_of(data: object) -> Iterator[Row]:
     source: Any = _of_pandas(data) if hasattr(data, "notna") else data
     if isinstance(source, Mapping):
         source = source.get("docstore/data", source)  # as LlamaIndex saves its documents
-        if isinstance(source.get("text"), str):
-            raise UserError("A dict of one document was given, where a list of them is needed.")
-        if source and all(isinstance(values, list) for values in source.values()):
-            source = [
-                dict(zip(source, row, strict=True)) for row in zip(*source.values(), strict=True)
-            ]
+        if any(isinstance(source.get(name), str) for name in _OF_ONE):
+            raise UserError("A dict of one row was given, where a list of them is needed.")
+        source = _of_columns(source)
     elif hasattr(source, "with_format") and hasattr(source, "num_rows"):  # of datasets
         source = source.with_format("arrow")[:]
+    elif not hasattr(source, "columns"):
+        listed = getattr(source, "to_pylist", None) or getattr(source, "to_list", None)
+        source = listed() if listed else source  # an array of Arrow, a series of polars
     if hasattr(source, "__arrow_c_stream__"):
         import pyarrow as pa
 
         part = _Part(Path("The table"), "", iter)
         for batch in pa.table(source).to_batches():
-            yield from _rows(_scalars(batch), part, 0)
+            yield from _rows(_scalars(batch, binary=True), part, 0)
     elif isinstance(source, Mapping):
         for name, value in source.items():
-            if hasattr(value, "num_rows"):
-                yield from (row | {"split": split_name(name)} for row in rows_of(value))
+            if hasattr(value, "with_format") or hasattr(value, "columns"):
+                yield from (row | {"split": split_name(str(name))} for row in rows_of(value))
             else:
-                yield {"_id": name} | row_of(value)
-    elif isinstance(source, Iterable) and not isinstance(source, str | bytes):
+                yield {"_id": name} | _row(row_of, value, repr(name))
+    elif isinstance(source, set | frozenset):
+        raise UserError("A set was given, which has no order; a list of its items is needed.")
+    elif _is_listed(source):
         for number, item in enumerate(source):
-            try:
-                yield row_of(item)
-            except ValueError as error:
-                raise UserError(f"Row {number}: {error}.") from None
+            yield _row(parse or row_of, item, str(number))
     else:
         raise UserError(f"A list, a dict or a table of rows is needed, not {source!r:.100}.")
 
 
-def _of_pandas(frame: Any) -> Any:  # rows; of a series, a dict
+def _row(parse: Callable[[Any], Row], item: Any, name: str) -> Row:
+    try:
+        return parse(item)
+    except ValueError as error:
+        raise UserError(f"Row {name}: {error}.") from None
+
+
+def _is_listed(source: Any) -> bool:
+    return (
+        isinstance(source, Iterable)
+        and not isinstance(source, str | bytes)
+        and getattr(source, "shape", None) != ()  # an array of no dimension
+    )
+
+
+def _of_columns(source: Mapping[Any, Any]) -> Any:  # rows; what is no dict of columns as it is
+    columns = {
+        name: values.tolist() if hasattr(values, "tolist") else values
+        for name, values in source.items()
+    }
+    if not (columns and all(isinstance(values, list) for values in columns.values())):
+        return source
+    lengths = {len(values): name for name, values in columns.items()}
+    if len(lengths) > 1:
+        (one, first), (other, second), *_ = lengths.items()
+        raise UserError(f"Column {first!r} holds {one} values, and {second!r} {other}.")
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _of_pandas(data: Any) -> Any:  # rows; of a series its values
     """Return what a frame or a series holds, None where NaN, NaT or NA is missing."""
-    known = frame.astype(object).where(frame.notna(), None)
-    if not hasattr(frame, "columns"):
-        return known.to_dict()
-    return (known if frame.index.name is None else known.reset_index()).to_dict("records")
+    if not hasattr(data, "columns"):
+        missing = data.isna().tolist()
+        return [None if gone else value for value, gone in zip(data, missing, strict=True)]
+    frame = data.set_axis([str(name) for name in data.columns], axis="columns")
+    if not frame.columns.is_unique:
+        raise UserError(f"The frame has two columns of one name: {', '.join(frame.columns)}.")
+    for level, name in enumerate(frame.index.names):
+        values = frame.index.get_level_values(level)
+        if name is not None and str(name) not in frame.columns:
+            frame = frame.assign(**{str(name): values})
+        elif name is not None and list(values) != frame[str(name)].tolist():
+            raise UserError(f"The frame has an index and another column of the name {name!r}.")
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 def row_of(item: Any) -> Row:  # of any form
-    """Return the row of a text, an object, or a list of a query, a positive and negatives.
+    """Return the row of a text, an object, or a list of a query, its answers and negatives.
+
+    In a list the answers, and the negatives, are a text or a list of texts each.
 
     Raises:
         ValueError: it is none of these.
     """
-    item = getattr(item, "texts", item)  # of InputExample
     if isinstance(item, str):
         return {"text": item}
-    if isinstance(item, list | tuple) and len(item) > 1 and all(isinstance(t, str) for t in item):
-        negatives = {"negatives": list(item[2:])} if item[2:] else {}
-        return {"query": item[0], "positive": item[1], **negatives}
+    texts = getattr(item, "texts", item)  # of InputExample
+    if isinstance(texts, list | tuple) and not hasattr(texts, "_fields"):
+        row = _of_texts(texts)
+        # The label of an InputExample is 0 where none is given, which is no margin of a triple.
+        label = getattr(item, "label", None)
+        return row if label is None or not (label or len(texts) == 2) else row | {"label": label}
     if not isinstance(item, Mapping):
-        if not hasattr(item, "__dict__"):
-            raise ValueError(f"it is {item!r:.100}, which has no columns")
-        item = vars(item)
+        item = _attributes(item)
     for wrapper in ("__data__", "kwargs"):  # as LlamaIndex and LangChain save documents
         if isinstance(item.get(wrapper), Mapping):
             item = item[wrapper]
@@ -218,6 +264,39 @@ def row_of(item: Any) -> Row:  # of any form
     # What is missing is NaN, or NaT, in records of pandas.
     odd = {key: value for key, value in item.items() if isinstance(value, float | date)}
     return {key: value for key, value in item.items() if key not in odd or value == value}
+
+
+def _of_texts(item: Sequence[Any]) -> Row:
+    lists = [[part] if isinstance(part, str) else part for part in item]
+    if (
+        len(item) < 2
+        or not isinstance(item[0], str)
+        or not all(isinstance(part, list | tuple) for part in lists)
+        or not all(isinstance(text, str) for part in lists for text in part)
+    ):
+        raise ValueError(
+            f"it is {item!r:.100}, which has no columns and is no query with answers and negatives"
+        )
+    negatives = {"negatives": list(chain.from_iterable(lists[2:]))} if item[2:] else {}
+    return {"query": item[0], "positives": list(lists[1])} | negatives
+
+
+def _attributes(item: Any) -> Row:
+    """Return the fields of an object: of named tuples, slots and classes of msgspec too."""
+    slots = [getattr(each, "__slots__", ()) for each in type(item).__mro__]
+    names = chain.from_iterable([each] if isinstance(each, str) else each for each in slots)
+    fields = getattr(item, "_fields", None) or getattr(item, "__struct_fields__", None) or names
+    row = dict(item) if hasattr(item, "keys") else dict(getattr(item, "__dict__", {}))
+    row |= {
+        name: getattr(item, name)
+        for name in fields
+        if not name.startswith("__") and hasattr(item, name)
+    }
+    if not row:
+        raise ValueError(f"it is {item!r:.100}, which has no columns")
+    if hasattr(item, "default_text") and "text" not in row:  # of ir_datasets: title and all
+        row = {name: row[name] for name in row if name != "title"} | {"text": item.default_text()}
+    return row
 
 
 def columns_of(path: Path) -> list[str]:
@@ -488,18 +567,24 @@ def _of_table(table: "pa.Table", _: Sequence[str] = ()) -> "Iterator[pa.RecordBa
 # Rows of batches
 
 
-def _scalars(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+def _scalars(batch: "pa.RecordBatch", binary: bool = False) -> "pa.RecordBatch":
     """Return a batch without columns of vectors and bytes, which are neither texts nor fields."""
-    kept = [n for n, field in enumerate(batch.schema) if not _is_long(field.type)]
+    kept = [
+        number
+        for number, field in enumerate(batch.schema)
+        if _RATED.search(field.name) or not _is_long(field.type, binary)
+    ]
     return batch.select(kept) if len(kept) < batch.num_columns else batch
 
 
-def _is_long(kind: "pa.DataType") -> bool:
+def _is_long(kind: "pa.DataType", binary: bool) -> bool:
     from pyarrow import types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return bool(types.is_floating(kind.value_type)) or _is_long(kind.value_type)
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_map(kind))
+        return bool(types.is_floating(kind.value_type)) or _is_long(kind.value_type, binary)
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return not binary
+    return bool(types.is_map(kind))
 
 
 def _rows(batch: "pa.RecordBatch", part: _Part, before: int) -> Iterator[Row]:

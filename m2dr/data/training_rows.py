@@ -41,6 +41,12 @@ NEGATIVES = ("negative_passages", "negatives", "negative", "neg")
 _POSITIVE_SCORES = ("positive_scores", "pos_scores", "positive_score", "pos_score")
 _NEGATIVE_SCORES = ("negative_scores", "neg_scores", "negative_score", "neg_score")
 _SCORES = ("scores", "score", "labels", "label")  # of all documents of the row
+# Of documents without negatives beside them: 0 says that one is a negative. So do _SCORES there.
+_LABELS = (
+    "label", "labels", "relevance", "relevance_label", "is_relevant", "relevant", "rel", "grade",
+    "is_answer", "is_correct", "is_positive", "is_selected", "is_duplicate", "correct",
+    "gold_label", "target",
+)  # fmt: skip
 _NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
 _FLAG = ("type", "prompt", "no_in_batch_neg")  # of FlagEmbedding, beside `pos`
 _DOCIDS = ("docid", "document_id", "_id", "id")
@@ -58,6 +64,7 @@ class TrainingRow(NamedTuple):
     negatives: tuple[Document, ...] = ()
     scores: tuple[float, ...] = ()  # of a teacher, for positives and negatives, or none
     relative: bool = False  # whether scores are relative to the one positive, whose own is 0
+    labelled: bool | None = None  # whether a label says what answers; None where negatives do
 
 
 def answers(columns: Collection[str]) -> bool:
@@ -107,17 +114,59 @@ def _training_row(split: str, scored: bool, row: tables.Row) -> TrainingRow:
         tables.id_of(query_id) if query_id is not None else "",
         tables.text_of(row[tables.column(row, QUERIES)], "the query"),
     )
+    grouped = any(name in NEGATIVES or name in numbered for name in row)
+    known = () if negatives else _LABELS if grouped else (*_LABELS, *_SCORES)
+    labels, rest = _labels(row, positives, known)
+    scores, relative = _scores(rest, positives, negatives) if scored else ((), False)
     answering = tuple(_document(item, row) for item in positives)
+    others = tuple(_document(item, {}) for item in negatives)
+    if labels is not None:
+        labels += [False] * len(others)
+        order = sorted(range(len(labels)), key=lambda place: not labels[place])
+        documents, count = (*answering, *others), sum(labels)
+        answering = tuple(documents[place] for place in order[:count])
+        others = tuple(documents[place] for place in order[count:])
+        compared = scores if answering or not relative else ()  # a margin is that of an answer
+        scores = tuple(compared[place] for place in order if compared)
     if isinstance(row.get("split"), str) and row["split"]:
         split = tables.split_name(row["split"])
     elif not split:
-        pair = len(answering) == 1 and not any(
-            name in NEGATIVES or name in numbered for name in row
-        )
+        pair = len(answering) == 1 and not grouped and labels is None
         split = split_of(answering[0].text, SHARES, _SEED) if pair else "train"
-    others = tuple(_document(item, {}) for item in negatives)
-    scores = _scores(row, positives, negatives) if scored else ((), False)
-    return TrainingRow(split, query, answering, others, *scores)
+    labelled = None if grouped else labels is not None
+    return TrainingRow(split, query, answering, others, scores, relative, labelled)
+
+
+def _labels(
+    row: tables.Row, documents: Sequence[Any], known: Sequence[str]
+) -> tuple[list[bool] | None, tables.Row]:
+    """Return which documents answer by labels of the row or inside them, and what else it has."""
+    inside = [
+        tables.optional(item, _LABELS) if isinstance(item, dict) else None for item in documents
+    ]
+    if any(label is not None for label in inside):
+        return [_answers(label) for label in inside], row
+    names = {name.lower(): name for name in reversed(row) if row[name] not in (None, "")}
+    name = next((names[each] for each in known if each in names), None)
+    if name is None:
+        return None, row
+    value = _listed(row[name])
+    values = value if isinstance(value, list) else [value]
+    if len(values) != len(documents):
+        raise ValueError(f"its {name} is {value!r:.100}, not one for each of its documents")
+    return [_answers(each) for each in values], {key: row[key] for key in row if key != name}
+
+
+def _answers(label: object) -> bool:
+    if isinstance(label, str) and label.strip().lower() in ("true", "false"):
+        return label.strip().lower() == "true"
+    number = tables.number_of(label, "the label of a document")
+    if number < 0 or not number.is_integer():
+        raise ValueError(
+            f"the label or score of a document is {label!r}: 0 says that it does not answer, and 1 "
+            "that it does; graded pairs have columns sentence1, sentence2 and score"
+        )
+    return number > 0
 
 
 def _items(row: tables.Row, names: Sequence[str]) -> list[Any]:
@@ -184,13 +233,29 @@ def build_dataset(name: str, rows: Callable[..., Iterable[TrainingRow]]) -> Data
         rows: yields the rows; called again, with `scored=True`, where scores are asked for.
 
     Raises:
-        UserError: there is no row.
+        UserError: there is no row, or no answer; some rows have no label, or two say different.
     """
     builder = _Builder()
-    for row in rows():
+    labelled: dict[bool, int] = {}  # the first row with a label, and the first without
+    for number, row in enumerate(rows(), 1):
         builder.add(row)
+        if row.labelled is not None:
+            labelled.setdefault(row.labelled, number)
     if not builder.documents:
         raise UserError(f"{name} holds no row.")
+    if len(labelled) == 2:
+        with_one, without = labelled[True], labelled[False]
+        raise UserError(f"{name}: row {with_one} has a label or score, and row {without} has none.")
+    for split in builder.splits.values() if True in labelled else ():
+        for query_id, docid in split.negatives:
+            if (query_id, docid) in split.judgements:
+                query, text = split.queries[query_id].text, builder.documents[docid].content
+                raise UserError(f"{name}: {text!r:.200} is labelled both ways for {query!r:.200}.")
+    if not any(split.judgements for split in builder.splits.values()):
+        raise UserError(
+            f"{name}: every label is 0, so that no document answers its query; an InputExample has "
+            "the label 0 where none is given, so give 1, or its texts alone."
+        )
 
     def scores(split: str) -> Iterator[TeacherScore]:
         again = _Builder()  # the same rows in the same order get the same ids
@@ -243,7 +308,9 @@ class _SplitBuilder(NamedTuple):
     negatives: list[tuple[str, str]]
 
     def judged(self) -> JudgedQueries:
-        return list(self.queries.values()), list(self.judgements.values())
+        answered = {query_id for query_id, _ in self.judgements}
+        queries = [query for name, query in self.queries.items() if name in answered]
+        return queries, list(self.judgements.values())
 
 
 class _IdAllocator:

@@ -26,7 +26,7 @@ from m2dr.core.progress import Advance, progress
 from m2dr.core.records import Cut, Document, Side
 from m2dr.core.requests import of_queries
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
-from m2dr.data.tables import rows_of
+from m2dr.data.tables import id_of, optional, rows_of
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
@@ -44,10 +44,12 @@ SIDES: dict[str, Side] = {  # by names of prompts
     "query": "query",
     **dict.fromkeys(("document", "passage", "corpus"), "document"),
 }
-# Arguments of sentence-transformers' `encode`, and the one value of each that is taken.
-_FIXED = {"output_value": "sentence_embedding", "precision": "float32"} | dict.fromkeys(
-    ("device", "pool", "chunk_size")
-)
+# Arguments of sentence-transformers' `encode`, and the values of each that are taken.
+_FIXED: dict[str, tuple[object, ...]] = {
+    "output_value": ("sentence_embedding",),
+    "precision": ("float32", None),  # its evaluators give None
+    **dict.fromkeys(("device", "pool", "chunk_size"), (None,)),
+}
 
 _LONG = 512  # tokens of a long text; some models take texts of any length
 _OPEN = 3  # encoders of different layers that are kept
@@ -258,7 +260,7 @@ class Encoder:
             batch_size: texts of the longest length whose tokens make a batch; of shorter texts
                 there are more in a batch. By default as many as suit the device.
             show_progress_bar: whether to show progress on standard error.
-            convert_to_numpy: whether arrays are returned, not tensors.
+            convert_to_numpy: whether arrays are returned, not lists of tensors.
             convert_to_tensor: whether tensors of torch are returned, on the processor.
             normalize_embeddings: whether vectors are scaled to length one, also those of a model
                 that compares by dot products.
@@ -266,11 +268,11 @@ class Encoder:
                 normalised.
             task_metadata: of a task of MTEB; `sentences` are then batches, with texts under `text`.
             prompt_type: query or document, as MTEB calls the side.
-            fixed: other arguments of sentence-transformers, of their defaults.
+            fixed: other arguments of sentence-transformers, of their defaults, or None.
 
         Returns:
-            [N, D] or a tensor, or [D] for a single text; of several layers a dict from layer to
-            such an array.
+            [N, D], a tensor or a list of N tensors, or [D] for a single text; of several layers a
+            dict from layer to such vectors.
 
         Raises:
             UserError: the model has no such layer, dim or prompt.
@@ -278,7 +280,7 @@ class Encoder:
         if task_metadata is not None or prompt_type is not None:
             sentences, side, prompt = self.of_mteb(sentences, task_metadata, prompt_type)
             layer = None if prompt_type else self.layer
-        elif odd := [name for name, value in fixed.items() if _FIXED.get(name, self) != value]:
+        elif odd := [name for name, value in fixed.items() if value not in _FIXED.get(name, ())]:
             raise UserError(f"{odd[0]} = {fixed[odd[0]]!r} was given, which encode does not take.")
         if prompt_name in SIDES and prompt is None:
             side = side or SIDES[prompt_name]
@@ -311,6 +313,7 @@ class Encoder:
             from m2dr.model.devices import as_tensor
 
             rows = [as_tensor(each) for each in rows]
+            rows = rows if convert_to_tensor or single else [list(each) for each in rows]
         return dict(zip(layers, rows, strict=True)) if layer is asked else rows[0]
 
     def of_mteb(
@@ -615,16 +618,23 @@ def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Docum
     Raises:
         UserError: an item has no text, or no id although it needs one.
     """
+    named: bool | None = None  # whether rows have ids, as the first does or does not
     for number, row in enumerate(rows_of(items)):
-        text = next((row[key] for key in DOCUMENT_TEXTS if row.get(key) is not None), None)
-        docid = next((row[key] for key in DOCUMENT_IDS if row.get(key) is not None), None)
-        docid = number if docid is None and numbered else docid
-        title = row.get("title") or ""
+        docid = optional(row, DOCUMENT_IDS)
+        named = docid is not None if named is None else named
+        if named != (docid is not None):
+            what = "no id" if named else "an id"
+            raise UserError(f"Document {number} has {what}, unlike the first.")
+        if not (named or numbered):
+            raise UserError(f"Document {number} has no id, which is a string under 'id'.")
+        text, title = optional(row, DOCUMENT_TEXTS), row.get("title") or ""
         if not isinstance(text, str) or not isinstance(title, str):
             raise UserError(f"Document {number} has no text, which is a string under 'text'.")
-        if docid is None:
-            raise UserError(f"Document {number} has no id, which is a string under 'id'.")
-        yield Document(str(docid), text, title, own_fields(row, DOCUMENT_COLUMNS))
+        try:
+            docid = id_of(number if docid is None else docid)
+        except ValueError as error:
+            raise UserError(f"Document {number}: {error}.") from None
+        yield Document(docid, text, title, own_fields(row, DOCUMENT_COLUMNS))
 
 
 def _unit(vectors: Float32) -> Float32:

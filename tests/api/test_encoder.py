@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+from sentence_transformers.sentence_transformer.evaluation import (
+    BinaryClassificationEvaluator,
+    EmbeddingSimilarityEvaluator,
+    InformationRetrievalEvaluator,
+    RerankingEvaluator,
+    TranslationEvaluator,
+    TripletEvaluator,
+)
 from world import WORDS, make_model
 
 import m2dr
@@ -176,6 +183,28 @@ def test_tensors(prompted: Path) -> None:
         torch.testing.assert_close(tensor, torch.from_numpy(vectors[layer]), atol=0, rtol=0)
     assert model.device == "cpu"
     assert (model.options["device"], model.options["dtype"]) == ("cpu", "fp32")
+
+
+EVALUATORS = {
+    "similarity": lambda a, b: EmbeddingSimilarityEvaluator(a, b, np.linspace(0, 1, len(a))),
+    "binary": lambda a, b: BinaryClassificationEvaluator(a, b, [n % 2 for n in range(len(a))]),
+    "triplets": lambda a, b: TripletEvaluator(a, b, b[::-1]),
+    "reranking": lambda a, b: RerankingEvaluator(
+        [{"query": a[0], "positive": a[1:2], "negative": b[2:]}]
+    ),
+    "translation": lambda a, b: TranslationEvaluator(a, b),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATORS)
+def test_evaluators_of_sentence_transformers(name: str, prompted: Path) -> None:
+    short = [text for text in TEXTS if len(text.split()) < 6]
+    evaluator = EVALUATORS[name](short, [f"{text} tree" for text in short])
+
+    found = evaluator(m2dr.Encoder(prompted, **FP32))
+
+    expected = evaluator(SentenceTransformer(str(prompted), device="cpu"))
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("layers", [2, 4])

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -18,6 +19,7 @@ from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.loaders import open_dataset
 from m2dr.data.memory import name_of_data, passages_of
 from m2dr.data.tables import rows_of
+from m2dr.tasks.encoder import as_documents
 
 ROWS = [{"id": "a", "text": "open", "year": 1999}, {"id": "b", "text": "close", "year": 2001}]
 DOCUMENTS = [
@@ -42,6 +44,25 @@ class Haystack:
     meta: dict[str, object] = field(default_factory=dict)
 
 
+class NamedDocument(NamedTuple):
+    id: str
+    text: str
+    year: int
+
+
+@dataclass(slots=True)
+class SlottedDocument:
+    id: str
+    text: str
+    year: int
+
+
+class StructDocument(msgspec.Struct):
+    id: str
+    text: str
+    year: int
+
+
 FORMS = {
     "list": ROWS,
     "generator": (row for row in ROWS),
@@ -64,6 +85,13 @@ FORMS = {
         )
         for row in ROWS
     ],
+    "named tuples": [NamedDocument(**row) for row in ROWS],
+    "slots": [SlottedDocument(**row) for row in ROWS],
+    "structs": [StructDocument(**row) for row in ROWS],
+    "columns of arrays": {name: np.array([row[name] for row in ROWS]) for name in ROWS[0]},
+    "pandas with an index beside its column": pd.DataFrame(ROWS).set_index("id", drop=False),
+    "pandas with two levels": pd.DataFrame(ROWS).set_index(["id", "year"]),
+    "pandas of categories": pd.DataFrame(ROWS).astype("category"),
     "haystack": [Haystack(row["id"], row["text"], {"year": row["year"]}) for row in ROWS],
 }  # fmt: skip
 
@@ -77,13 +105,21 @@ def test_documents_in_memory(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "texts", [["open", "close"], ("open", "close"), pd.Series(["open", "close"])]
+    "texts",
+    [
+        ["open", "close"],
+        ("open", "close"),
+        pd.concat([pd.Series(["open"]), pd.Series(["close"])]),
+        pd.Series({"x": "open", "y": "close"}, dtype="category"),
+        pd.Index(["open", "close"]),
+        pa.array(["open", "close"]),
+    ],
 )
 def test_texts_without_an_id_are_numbered(texts: Any) -> None:
     assert documents(texts) == [Document("0", "open"), Document("1", "close")]
 
 
-@pytest.mark.parametrize("texts", [{"x": "open"}, {np.str_("x"): "open"}, pd.Series({"x": "open"})])
+@pytest.mark.parametrize("texts", [{"x": "open"}, {np.str_("x"): "open"}])
 def test_dict_of_id_to_text(texts: Any) -> None:
     assert documents(texts) == [Document("x", "open")]
 
@@ -117,18 +153,46 @@ def test_columns_are_told(suffix: str, tmp_path: Path) -> None:
         name_of_data(path, {"text": "Bdy"})
 
 
-JUDGED = {
+class TrecQrel(NamedTuple):
+    query_id: str
+    doc_id: str
+    relevance: int
+    iteration: str
+
+
+class GenericQuery(NamedTuple):
+    query_id: str
+    text: str
+
+
+JUDGED: dict[str, Any] = {
     "as in BEIR": {"q": {"a": 1, "b": 0}},
     "docids": {"q": ["a"]},
     "rows": [{"query-id": "q", "corpus-id": "a", "score": 1}],
     "tuples": [("q", "a", 1)],
+    "one docid": {"q": "a"},
+    "a set of docids": {"q": {"a"}},
+    "named tuples": [TrecQrel("q", "a", 1, "0")],
+    "records": [Judgement("q", "a", 1)],
+    "pandas by an index": pd.DataFrame({"qid": ["q"], "docno": ["a"], "label": [1]}).set_index(
+        ["qid", "docno"]
+    ),
     "trec": [("q", 0, "a", 1)],
     "pandas": pd.DataFrame({"qid": ["q"], "docno": ["a"], "label": [1]}),
 }
 
 
 @pytest.mark.parametrize("form", JUDGED)
-@pytest.mark.parametrize("queries", [{"q": "what"}, [{"_id": "q", "text": "what"}]])
+@pytest.mark.parametrize(
+    "queries",
+    [
+        {"q": "what"},
+        [{"_id": "q", "text": "what"}],
+        [GenericQuery("q", "what")],
+        [Query("q", "what")],
+        [("q", "what")],
+    ],
+)
 def test_queries_and_judgements_in_memory(queries: Any, form: str) -> None:
     dataset = open_dataset(name_of_data(ROWS, queries=queries, qrels=JUDGED[form], split="dev"))
 
@@ -158,6 +222,186 @@ def test_training_rows_in_memory(rows: Any) -> None:
     assert dataset.splits == ("train",)
     assert [each.text for each in dataset.documents()] == ["p", "n"]
     assert dataset.negatives("train") == {"q0": ("d1",)}
+
+
+def test_documents_of_ir_datasets_without_a_text_have_their_default_text() -> None:
+    class Article(NamedTuple):
+        doc_id: str
+        title: str
+        abstract: str
+
+        def default_text(self) -> str:
+            return f"{self.title} {self.abstract}"
+
+    assert documents([Article("a", "T", "open")]) == [Document("a", "T open")]
+
+
+IDS = {
+    "a float": 1.0,
+    "a float of numpy": np.float64(1),
+    "bytes": b"7",
+    "a bool": True,
+    "a bool of numpy": np.bool_(True),
+    "a date": pd.Timestamp("2020-01-01"),
+    "19 digits made a float": pd.Series([1234567890123456789, np.nan])[0],
+}
+
+
+@pytest.mark.parametrize("form", IDS)
+def test_an_id_is_exact_or_refused_wherever_it_stands(form: str) -> None:
+    odd = IDS[form]
+    ask, judge = {"q": "what"}, {"q": ["a"]}
+
+    for tried in (
+        lambda: documents([{"id": odd, "text": "open"}]),
+        lambda: documents({odd: "open"}),
+        lambda: documents(pd.DataFrame({"id": [odd], "text": ["open"]})),
+        lambda: documents([{"id": odd, "text": "one two three"}], passages=(2, 0)),
+        lambda: documents([{"query": "q", "positives": [{"docid": odd, "text": "open"}]}]),
+        lambda: list(as_documents([{"id": odd, "text": "open"}])),
+        lambda: judged(ROWS, {odd: "what"}, judge),
+        lambda: judged(ROWS, ask, {"q": [odd]}),
+        lambda: judged(ROWS, ask, [(odd, "a", 1)]),
+    ):
+        with pytest.raises(UserError, match="id"):
+            tried()
+
+
+def judged(data: Any, queries: Any, qrels: Any) -> list[Judgement]:
+    return open_dataset(name_of_data(data, queries=queries, qrels=qrels)).judgements("test")
+
+
+def test_bytes_of_arrow_are_no_id_and_no_field() -> None:
+    with pytest.raises(UserError, match="'id' is b'7'"):
+        documents(pa.table({"id": [b"7"], "text": ["open"]}))
+
+    found = documents(pa.table({"id": ["7"], "text": ["open"], "image": [b"x"]}))
+    assert (found, found[0].fields) == ([Document("7", "open")], ())
+
+
+def test_whole_numbers_are_ids() -> None:
+    large = 1234567890123456789
+    rows = [{"id": np.int64(large), "text": "open"}]
+    nullable = pd.DataFrame({"id": pd.array([large], "Int64"), "text": ["open"]})
+
+    assert documents(rows) == documents(nullable) == [Document(str(large), "open")]
+    assert list(as_documents(rows)) == [Document(str(large), "open")]
+
+
+ODD: dict[str, Any] = {
+    "a set": {"open", "close"},
+    "columns of unequal length": {"id": ["a", "b"], "text": ["open"]},
+    "an array of no dimension": np.array("open"),
+    "a table of text": np.array([["a", "open"]]),
+    "a missing text": pd.Series(["open", None]),
+    "bytes": [b"open"],
+    "a text of bytes": [{"id": "a", "text": b"open"}],
+    "one row": {"query": "q", "positive": "p"},
+    "columns of one name": pd.DataFrame([["a", "open", "close"]], columns=["id", "text", "text"]),
+    "an index and another column": pd.DataFrame(ROWS).set_index(pd.Index(["b", "a"], name="id")),
+    "columns without names": pd.DataFrame([["a", "open"]]),
+    "some ids": [{"id": 1, "text": "open"}, {"text": "close"}],
+    "ids from the second on": [{"text": "open"}, {"id": 0, "text": "close"}],
+    "nothing": None,
+    "no row": [],
+    "numbers": [1, 2],
+}
+
+
+@pytest.mark.parametrize("form", ODD)
+def test_data_of_odd_shapes_is_refused_in_a_sentence(form: str) -> None:
+    with pytest.raises(UserError):
+        documents(ODD[form])
+
+
+ODD_JUDGEMENTS: dict[str, Any] = {
+    "two values": [("q", "a")],
+    "a number": {"q": 1},
+    "no id": {"q": b"a"},
+    "a missing relevance": {"q": {"a": float("nan")}},
+    "labels of a series": {"q": pd.Series({"a": 1})},
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("form", ODD_JUDGEMENTS)
+def test_odd_judgements_are_refused_in_a_sentence(form: str) -> None:
+    with pytest.raises(UserError):
+        judged(ROWS, {"q": "what"}, ODD_JUDGEMENTS[form])
+
+
+def test_a_series_whose_labels_may_be_ids_is_no_list_of_judged_queries() -> None:
+    with pytest.raises(UserError, match="series"):
+        judged(ROWS, pd.Series(["what", "who"], index=[1, 0]), {"0": ["a"]})
+
+    assert judged(ROWS, pd.Series(["what", "who"]), {"0": ["a"]}) == [Judgement("0", "a", 1)]
+
+
+def answers_of(rows: Any) -> dict[str, tuple[list[str], list[str]]]:
+    """By query the texts that answer it, and those that do not."""
+    dataset = open_dataset(name_of_data(rows))
+    texts = {document.id: document.text for document in dataset.documents()}
+    return {
+        query.text: (
+            [texts[j.document_id] for j in dataset.judgements("train") if j.query_id == query.id],
+            [texts[docid] for docid in dataset.negatives("train").get(query.id, ())],
+        )
+        for query in dataset.queries("train")
+    }
+
+
+LABELLED: dict[str, Any] = {
+    "pandas": pd.DataFrame({"query": "q", "answer": ["p", "n"], "label": [1, 0]}),
+    "pandas, bool": pd.DataFrame({"query": "q", "answer": ["p", "n"], "label": [True, False]}),
+    "pandas, nullable": pd.DataFrame(
+        {"query": "q", "answer": ["p", "n"], "label": pd.array([1, 0], "Int64")}
+    ),
+    "pandas, categories": pd.DataFrame(
+        {"query": "q", "answer": ["p", "n"], "label": ["1", "0"]}
+    ).astype("category"),
+    "numpy": [
+        {"query": "q", "positive": "p", "relevance": np.float32(1)},
+        {"query": "q", "positive": "n", "relevance": np.bool_(False)},
+    ],
+    "lists of datasets": datasets.Dataset.from_list(
+        [{"query": "q", "answer": ["n", "p"], "labels": [0.0, 1.0]}]
+    ),
+    "InputExample": [
+        SimpleNamespace(guid="", texts=["q", "n"], label=0.0),
+        SimpleNamespace(guid="", texts=["q", "p"], label=1.0),
+    ],
+    "lists of answers and negatives": [["q", ["p"], ["n"]]],
+}
+
+
+@pytest.mark.parametrize("form", LABELLED)
+def test_a_label_of_0_is_that_of_a_negative(form: str) -> None:
+    assert answers_of(LABELLED[form]) == {"q": (["p"], ["n"])}
+
+
+def test_a_list_of_a_query_and_several_answers() -> None:
+    rows = [["q", ["p", "r"]], ("s", "t")]
+
+    dataset = open_dataset(name_of_data(rows))
+
+    judged = {(j.query_id, j.document_id) for s in dataset.splits for j in dataset.judgements(s)}
+    assert {("q0", "d0"), ("q0", "d1"), ("q1", "d2")} == judged
+
+
+UNCLEAR: dict[str, Any] = {
+    "a missing label": pd.DataFrame({"query": "q", "answer": ["p", "n"], "label": [1, np.nan]}),
+    "graded": [SimpleNamespace(texts=["a plane", "an air plane"], label=0.8)],
+    "scores of a model": datasets.Dataset.from_list(
+        [{"query": "q", "answer": ["p", "n"], "scores": [0.9, 0.2]}]
+    ),
+    "0 alone": [SimpleNamespace(texts=["q", "p"], label=0)],
+}
+
+
+@pytest.mark.parametrize("form", UNCLEAR)
+def test_what_no_label_says_is_refused(form: str) -> None:
+    with pytest.raises(UserError, match="label"):
+        answers_of(UNCLEAR[form])
 
 
 def test_rows_of_polars() -> None:

@@ -127,6 +127,7 @@ rows = st.builds(
     query=st.builds(Query, names, words),
     positives=st.tuples(st.builds(Document, names, words, words)),
     negatives=st.tuples(st.builds(Document, names, words, words)),
+    labelled=st.none(),
 )
 
 
@@ -338,6 +339,70 @@ def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:
     assert made[0].scores[0] == 1999
     with pytest.raises(UserError, match="too few scores"):
         groups(source, rows, negatives=NEGATIVES_KEPT + 2)
+
+
+LABELS: dict[str, Any] = {
+    "pairs": [{"query": "q", "answer": "p", "label": 1}, {"query": "q", "answer": "n", "label": 0}],
+    "lists": [{"query": "q", "answer": ["n", "p"], "labels": [0, 1]}],
+    "scores of 0 and 1": [{"query": "q", "answer": ["n", "p"], "score": [0.0, 1.0]}],
+    "inside": [{"query": "q", "positives": [{"text": "n", "label": 0}, {"text": "p", "label": 2}]}],
+    "inside, beside a negative": [
+        {"query": "q", "positives": [{"text": "p", "label": 1}], "negatives": ["n"]},
+        {"query": "q", "positives": [{"text": "n", "label": 0}], "negatives": ["n"]},
+    ],
+    "cells": ["Query\tAnswer\tIs_Relevant", "q\tn\t0", "q\tp\t1"],
+    "words": ["query\tanswer\tlabel", "q\tn\tFalse", "q\tp\tTrue"],
+    "empty negatives": ["query\tanswer\tnegative\tlabel", "q\tn\t\t0", "q\tp\t\t1"],
+    "unanswered queries": ["query\tanswer\tlabel", "q\tn\t0", "q\tp\t1", "r\tp\t0"],
+}
+
+
+@pytest.mark.parametrize("form", LABELS)
+def test_labels_say_which_documents_answer(form: str, write) -> None:
+    lines = LABELS[form]
+
+    dataset = open_dataset(str(write("a.tsv" if isinstance(lines[0], str) else "a.jsonl", *lines)))
+
+    texts = {document.id: document.text for document in dataset.documents()}
+    assert dataset.splits == ("train",)
+    assert [query.text for query in dataset.queries("train")] == ["q"]
+    assert [texts[j.document_id] for j in dataset.judgements("train")] == ["p"]
+    assert [texts[docid] for docid in dataset.negatives("train")["q0"]] == ["n"]
+    assert not list(dataset.scores("train"))  # a label is no score of a teacher
+
+
+def test_scores_beside_labels_are_those_of_a_teacher(write) -> None:
+    row = {"query": "q", "answer": ["n", "p"], "labels": [0, 1], "scores": [2.5, 7.0]}
+
+    dataset = open_dataset(str(write("a.jsonl", row)))
+
+    scores = {dataset.document(s.docid).text: s.value for s in dataset.scores("train")}
+    assert scores == {"n": 2.5, "p": 7.0}
+
+
+@pytest.mark.parametrize("label", ["0.4", "-1", "relevant", "nan", "[1, 0]"])
+def test_a_label_that_does_not_say_whether_a_document_answers_is_refused(label: str, write) -> None:
+    path = write("a.tsv", "query\tanswer\tlabel", "q\tp\t1", f"q\tn\t{label}")
+
+    with pytest.raises(UserError, match="row 2: .*label"):
+        open_dataset(str(path))
+
+
+def test_a_file_of_negatives_alone_or_of_some_labels_is_refused(write) -> None:
+    with pytest.raises(UserError, match="every label is 0"):
+        open_dataset(str(write("a.tsv", "query\tanswer\tlabel", "q\tn\t0")))
+    with pytest.raises(UserError, match="row 1 has a label or score, and row 2 has none"):
+        open_dataset(str(write("a.tsv", "query\tanswer\tlabel", "q\tp\t1", "q\tn\t")))
+
+
+def test_two_labels_of_a_pair_that_differ_are_refused(write) -> None:
+    with pytest.raises(UserError, match="'p' is labelled both ways for 'q'"):
+        open_dataset(str(write("a.tsv", "query\tanswer\tlabel", "q\tp\t1", "q\tp\t0")))
+
+
+def test_a_file_without_header_is_named_by_its_first_line(write) -> None:
+    with pytest.raises(UserError, match="how tall"):
+        open_dataset(str(write("a.tsv", "how tall is it\t\t\t330 metres.\t1")))
 
 
 def test_lists_written_as_texts_are_lists(write) -> None:

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from world import load_auto, make_corpus
 
+from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import read_card
@@ -70,6 +71,18 @@ def test_what_answers_or_scores_as_an_answer_does_is_no_negative(beir: Beir) -> 
     # reads as d7 does; d6 scores above .95 of d8; d4 reads as twin does, which ranks before it.
     assert mined(report.out) == {"q1": ["d5", "twin", "d3"], "q2": ["d5", "twin", "d3"]}
     assert (report.queries, report.negatives, report.bare) == (2, 6, 0)
+
+
+def test_answers_take_no_place_of_the_candidates(beir: Beir) -> None:
+    answers = {f"d{n}": 1 for n in range(3, 10)}
+    corpus = beir(CATS, {"q": "cat", "r": "cat tree"}, {"q": answers, "r": {"d9": 1}})
+
+    report = mine(bm25(corpus, margin=0, depth=2, negatives=2))
+
+    assert mined(report.out)["q"] == ["d2", "d1"]
+    assert len(mined(report.out)["r"]) == 2
+    with pytest.raises(UserError, match="--skip 2 .* --depth 2"):
+        mine(bm25(corpus, depth=2, skip=2, overwrite=True))
 
 
 @pytest.mark.parametrize(("name", "kept"), [("arguana", ["d8", "d7"]), ("other", ["d9", "d8"])])
@@ -192,8 +205,8 @@ def test_a_model_mines_what_a_full_scan_would(
         answers = {f"d{int(query[1:])}", f"d{int(query[1:]) + 9}"}
         best = max(scores[docid] for docid in answers)
         most = best - (1 - margin) * abs(best) if margin else np.inf
-        ranked = sorted(scores, key=lambda d: (scores[d], d), reverse=True)[:depth]
-        left = [docid for docid in ranked if docid not in answers][skip:]
+        ranked = sorted(scores, key=lambda d: (scores[d], d), reverse=True)
+        left = [docid for docid in ranked if docid not in answers][:depth][skip:]
         expected = [scores[docid] for docid in left if scores[docid] <= most][:4]
         assert [scores[docid] for docid in found[query]] == pytest.approx(expected, abs=1e-6)
     assert 0 < report.negatives <= 4 * 24

@@ -3,7 +3,8 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,11 @@ def mine(request: MineRequest) -> MineReport:
         raise UserError("--model, --query-layer and --dim are of a model; leave them out of BM25.")
     if not 0 <= request.margin <= 1:
         raise UserError(f"--margin {request.margin:g} is no share of a score, from 0 to 1.")
+    if request.skip >= request.depth:
+        raise UserError(
+            f"--skip {request.skip} leaves no candidate of --depth {request.depth}; give a larger "
+            "--depth."
+        )
     if request.out.suffix != ".jsonl":
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")
     if request.out.is_file() and not request.overwrite:
@@ -89,7 +95,10 @@ def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, 
     queries, relevant, known, barred = answered_queries(dataset, request.split)
     queries = queries[: request.queries or None]
     asked = {query.id: known[query.id] for query in queries}
-    ranker = {"bm25": _by_bm25, "model": _by_model}[request.retriever](request, dataset, asked)
+    # What is barred of a query is no candidate, and may take every place of a short ranking.
+    most_barred = max((len(barred[query.id]) for query in queries), default=0)
+    deeper = replace(request, depth=request.depth + most_barred)
+    ranker = {"bm25": _by_bm25, "model": _by_model}[request.retriever](deeper, dataset, asked)
     with progress("Mining", len(queries), "queries") as advance:
         for batch in batched(queries, BATCH):
             for query, (ranking, answer) in zip(batch, ranker(batch), strict=True):
@@ -179,9 +188,11 @@ def _negatives(
     texts = {"", query.text, *(dataset.document(docid).content for docid in barred)}
     kept: list[Document] = []
     skipped = 0
-    for docid, score in zip(ranking.docids, ranking.scores, strict=True):
+    ranked = zip(ranking.docids, ranking.scores, strict=True)
+    candidates = ((docid, score) for docid, score in ranked if docid not in barred)
+    for docid, score in islice(candidates, request.depth):
         document = dataset.document(docid)
-        if docid in barred or document.content in texts:
+        if document.content in texts:
             continue
         if skipped < request.skip:
             texts.add(document.content)
