@@ -167,8 +167,7 @@ class ServedIndex:
 
     def warning(self, cut: Cut) -> str:
         """Return why answers at a cut may be worse than the model allows; empty where not so."""
-        documents = Cut(self.document_layer(cut.layer), cut.dim)
-        return " ".join(self._plans[cut.layer].warnings(documents))
+        return " ".join(self._plans[cut.layer].warnings(cut.dim))
 
     @property
     def exits(self) -> str:

@@ -115,10 +115,18 @@ class QueryPlan:
         """Return vectors of texts [N, W], with their words at a weight; as they are at 0."""
         return self.words.mixed(vectors, texts, weight) if weight else vectors
 
-    def warnings(self, documents: Cut) -> list[str]:
-        """Return why rankings of documents at a cut may be worse than the model allows."""
-        label = label_of(self.card, self.model)
-        return [] if self.exits else label.warnings(Cut(self.layer, documents.dim), documents)
+    def warnings(self, dim: int, documents: Callable[[Cut], list[str]] | None = None) -> list[str]:
+        """Return why rankings of queries at a dim may be worse than the model allows.
+
+        Args:
+            dim: of the queries.
+            documents: what open documents say of the cut of a query; by default what the model was
+                trained for says of documents of the plan's layer and the same dim.
+        """
+        if self.exits:
+            return []
+        cut, searched = Cut(self.layer, dim), Cut(self.document_layer, dim)
+        return documents(cut) if documents else label_of(self.card, "").warnings(cut, searched)
 
     def describe(self, dim: int) -> str:
         """Return what the queries are, in words."""

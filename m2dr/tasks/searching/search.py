@@ -340,7 +340,7 @@ class Searcher:
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
         self._searched = lru_cache(_FILTERS)(self._where)
         self.where()
-        self.warnings = plan.warnings(Cut(self.documents.layer, self.documents.dim))
+        self.warnings = plan.warnings(self.documents.dim, self.documents.warnings)
         how = request.runtime, request.device, request.dtype
         self._encoder = (encoders or QueryEncoders()).of(plan, *how)
         self.describe = (
