@@ -401,14 +401,8 @@ class FuseRequest:
 
     runs: tuple[Path, ...] = option(REQUIRED, "TREC runs to fuse.", is_argument=True, is_file=True)
     out: Path = option(REQUIRED, "TREC run to write.", is_file=True)
-    method: Literal["rrf", "interpolate"] = option(
-        "rrf",
-        "rrf: reciprocal ranks; interpolate: weighted scores, those of each run on one scale.",
-    )
-    weights: tuple[float, ...] = option((), "Weights of the runs, as .7,.3; all alike by default.")
     top_k: int = option(1000, "Documents kept per query.", "--top-k", "-k", least=1)
     rrf_k: float = option(60.0, "Constant that is added to a rank.")
-    scale: Literal["min-max", "z", "none"] = option("min-max", "Scaling of scores.")
 
 
 Runs = Literal["whole", "all", "none"]

@@ -360,8 +360,8 @@ def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Opti
             all of these.
 
     >>> from m2dr.core.requests import FuseRequest
-    >>> request_of(FuseRequest, {"runs": ["a", "b"], "out": "c", "weights": 1}).weights
-    (1.0,)
+    >>> request_of(FuseRequest, {"runs": ["a", "b"], "out": "c", "rrf_k": 1}).rrf_k
+    1.0
     """
     hints, values, problems = get_type_hints(kind), {}, []
     described = {each.name: option_of(each) or Option() for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
