@@ -74,8 +74,8 @@ def document_runtime_option() -> Any:  # a field
     """Return the field of what multiplies where documents are encoded."""
     return option(
         "auto",
-        "What encodes documents on a CPU: torch, openvino, or auto for the faster one here, from "
-        "10,000 documents on.",
+        "What encodes documents: torch, openvino, or auto, which is openvino on a CPU where it is "
+        "installed, from 10,000 documents on.",
     )
 
 
