@@ -4,7 +4,6 @@ import inspect
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import partial
 from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
@@ -401,9 +400,6 @@ def takes(kind: type[Any], *without: str) -> Callable[[Function], Function]:
         return function
 
     return shown
-
-
-read_train_settings = partial(read_settings, TrainSettings)
 
 
 def find_config(name: str | PathLike[str] | None) -> Path | None:

@@ -33,8 +33,8 @@ from m2dr.core.records import (
     ExportRecord,
     IndexExits,
     ModelCard,
-    ModelExit,
 )
+from m2dr.core.variants import ExitHead
 from m2dr.model import hub
 from m2dr.model.backbones import backbone_of, cut_config, read_config, read_sizes, refuse_own_code
 from m2dr.model.st_folder import card_of_folder, embedding_width, lowercases
@@ -401,7 +401,7 @@ def save(
         write_heads(encoder, aside)
         save_tokenizer(tokenizer, aside)
         _write_exit(encoder, tokenizer, card, aside, record is not None)
-        head: ModelExit = "linear" if encoder.exit_heads else "none"
+        head: ExitHead = "linear" if encoder.exit_heads else "none"
         if encoder.fitted is not None:
             head = "fitted"
         card = replace(card, exit_head=head)
