@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.core.records import Document, Judgement, ModelCard, Query
-from m2dr.core.settings import TrainSettings, read_train_settings
+from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.sentences import open_sentences
 from m2dr.evaluation.measures import Evaluator
@@ -314,7 +314,7 @@ def run_one(
     if path.exists():
         return
     table = {"variant": name, **BUDGET, "backbone": "minilm", **settings, "seed": seed}
-    chosen: TrainSettings = read_train_settings(None, (), table)
+    chosen: TrainSettings = read_settings(TrainSettings, None, (), table)
     folder, begun = path.with_suffix(".model"), time.monotonic()
     report = train(chosen, folder, overwrite=True)
     trained = time.monotonic() - begun

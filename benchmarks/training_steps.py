@@ -31,7 +31,7 @@ from common import machine
 from timing import in_turn, peak_memory, ratios, table_head, table_row, timed
 from torch import Tensor
 
-from m2dr.core.settings import read_train_settings
+from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.tasks.training.recipe import recipe_of
 from m2dr.tasks.training.train import Setup, prepare
 from m2dr.training.losses import contrastive
@@ -155,7 +155,7 @@ class Setting:
             "device": self.device,
             **changes,
         }
-        return prepare(read_train_settings(None, (), table), Path("nowhere"))
+        return prepare(read_settings(TrainSettings, None, (), table), Path("nowhere"))
 
 
 STEPS = {
@@ -298,7 +298,7 @@ def objective_table(rounds: int, batch: int) -> None:
     print(f"backward on given vectors; median of {rounds}, with quartiles.\n")
     print(table_head("recipe", "milliseconds"))
     for name, changes in STEPS.items():
-        objective = recipe_of(read_train_settings(None, (), dict(changes))).objective()
+        objective = recipe_of(read_settings(TrainSettings, None, (), dict(changes))).objective()
         asked, shape = objective.at(0), (len(objective.at(0).layers), batch, 384)
         torch.manual_seed(13)
         queries, documents = (torch.randn(shape, requires_grad=True) for _ in range(2))
@@ -350,7 +350,7 @@ def curve(batch: int, steps: int, held: int, limit: int) -> None:
         "evaluate_steps": 0,
         "gradient_cache": held,
     }
-    setup = prepare(read_train_settings(None, (), table), Path("nowhere"))
+    setup = prepare(read_settings(TrainSettings, None, (), table), Path("nowhere"))
     optimiser = torch.optim.AdamW(setup.module.train().parameters(), lr=1e-4, fused=True)
     losses = []
     for step in range(steps):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from world import WORDS
 
 from m2dr.core.requests import IndexRequest, SearchRequest
-from m2dr.core.settings import read_train_settings
+from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.core.variants import VARIANTS
 from m2dr.data.tokens import Ragged
 from m2dr.index.exact import ExactIndex, grid_top_k
@@ -46,7 +46,7 @@ def fields(tiny_corpus: Path, tiny_backbone: Path) -> dict[str, Any]:
 
 def setup_of(fields: Mapping[str, object], **more: object) -> Setup:
     torch.manual_seed(13)
-    return prepare(read_train_settings(None, (), {**fields, **more}), Path("nowhere"))
+    return prepare(read_settings(TrainSettings, None, (), {**fields, **more}), Path("nowhere"))
 
 
 def moved(thing: object, device: str) -> object:
@@ -111,7 +111,7 @@ def test_a_training_learns_and_its_model_opens(
 ) -> None:
     table = {**fields, **more, "dtype": dtype, "steps": 6, "save_steps": 3}
 
-    report = train(read_train_settings(None, (), table), tmp_path / "model")
+    report = train(read_settings(TrainSettings, None, (), table), tmp_path / "model")
 
     encoder, tokenizer = checkpoint.load(tmp_path / "model", device=DEVICE)
     rows = Ragged.of(tokenizer(WORDS[:3], 16))
@@ -241,7 +241,7 @@ def test_faiss_searches_on_the_gpu_or_says_why_not(engine: str, tmp_path: Path) 
 @pytest.fixture
 def model(fields, tmp_path: Path) -> Path:
     table = {**fields, "variant": "full-dim", "dims": (8,)}
-    train(read_train_settings(None, (), table), tmp_path / "model")
+    train(read_settings(TrainSettings, None, (), table), tmp_path / "model")
     return tmp_path / "model"
 
 

@@ -40,7 +40,7 @@ from training import (  # noqa: E402  # the same
 )
 
 from m2dr.core.records import Cut, Ranking, Run  # noqa: E402  # after the scripts' folder
-from m2dr.core.settings import read_train_settings  # noqa: E402  # the same
+from m2dr.core.settings import TrainSettings, read_settings  # noqa: E402  # the same
 from m2dr.evaluation.sentence_tasks import spearman  # noqa: E402  # the same
 from m2dr.tasks.models import default_dims  # noqa: E402  # the same
 from m2dr.tasks.training.recipe import Kind, recipe_of  # noqa: E402  # the same
@@ -60,7 +60,7 @@ def kind_of(config: str) -> Kind:
     """What the files of an experiment train on."""
     if config.startswith(SENTENCES):
         return "sentences"
-    triples = read_train_settings(CONFIGS / f"{config}.toml").negatives > 0
+    triples = read_settings(TrainSettings, CONFIGS / f"{config}.toml").negatives > 0
     return "documents" if triples or config.startswith(DOCUMENTS) else "scored pairs"
 
 
@@ -155,7 +155,7 @@ def test_every_model_is_a_recipe_at_both_scales(
         options = {"layers": [cut.layer], "dims": [cut.dim]} if cut else {}
         words = [w for w in model.changes if w.partition("=")[0] not in options]
         words = [w for w in words if not w.startswith("backbone=")] + [f"backbone={backbone}"]
-        settings = read_train_settings(CONFIGS / f"{model.config}.toml", words, options)
+        settings = read_settings(TrainSettings, CONFIGS / f"{model.config}.toml", words, options)
         recipe_of(settings, kind_of(model.config)).objective()
         assert not settings.refits, "the models of the papers are cut as they come"
         if not model.paper_only:

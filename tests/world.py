@@ -1,8 +1,6 @@
 """The tiny world: one small encoder per architecture, and a corpus of a few sentences."""
 
 import json
-import os
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -205,18 +203,6 @@ def make_corpus(folder: Path, documents: int = 40) -> Path:
         rows = "".join(f"q{i}\td{i}\t1\n" for i in numbers)
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
     return folder
-
-
-def piped(data: bytes) -> Path:
-    """A pipe that gives these bytes once, under the name that a shell's <(command) has."""
-    reads, writes = os.pipe()
-
-    def give() -> None:
-        with os.fdopen(writes, "wb") as pipe:
-            pipe.write(data)
-
-    threading.Thread(target=give, daemon=True).start()
-    return Path(f"/dev/fd/{reads}")
 
 
 def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:

@@ -387,11 +387,11 @@ def bm25(request: requests.Bm25Request) -> None:
 
 @main.task(
     "fuse bm25.trec dense.trec --out fused.trec",
-    "fuse a.trec b.trec --method interpolate --weights .3,.7 --out c.trec",
+    "fuse a.trec b.trec c.trec.gz --top-k 100 --out top.trec",
 )
 @takes(requests.FuseRequest)
 def fuse(request: requests.FuseRequest) -> None:
-    """Make one TREC run of several, of m2dr or of any other tool."""
+    """Fuse TREC runs, of m2dr or of any other tool, by reciprocal ranks."""
     from m2dr.tasks.searching.runs import fuse as task
 
     report = task(request)

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.variants import DocumentLayer
+from m2dr.core.variants import DocumentLayer, ExitHead
 
 F32 = "f32"  # the code of vectors as a flat index has them
 
@@ -202,7 +202,6 @@ class FitRecord:
 # sentence-transformers: maximum, sum divided by √length, mean weighted by position from 1.
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len_tokens", "weightedmean"]
 Similarity = Literal["dot", "cosine"]
-ModelExit = Literal["none", "linear", "fitted"]
 Attention = Literal["causal", "bidirectional"]
 
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
@@ -244,7 +243,7 @@ class ModelCard:
     query_length: int = 64  # tokens, special ones included
     document_length: int = 256
     # The head of an intermediate layer, applied before the vector is cut.
-    exit_head: ModelExit = "none"
+    exit_head: ExitHead = "none"
     attention: Attention | None = None  # None: the backbone's own
     # Of an exported cut: the fingerprint of the model that it was cut from.
     exported_from: str = ""

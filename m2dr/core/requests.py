@@ -65,8 +65,8 @@ def document_runtime_option() -> Any:  # a field
     """Return the field of what multiplies where documents are encoded."""
     return option(
         "auto",
-        "What encodes documents on a CPU: torch, openvino, or auto for the faster one here, from "
-        "10,000 documents on.",
+        "What encodes documents: torch, openvino, or auto, which is openvino on a CPU where it is "
+        "installed, from 10,000 documents on.",
     )
 
 
@@ -411,14 +411,8 @@ class FuseRequest:
 
     runs: tuple[Path, ...] = option(REQUIRED, "TREC runs to fuse.", is_argument=True, is_file=True)
     out: Path = option(REQUIRED, "TREC run to write.", is_file=True)
-    method: Literal["rrf", "interpolate"] = option(
-        "rrf",
-        "rrf: reciprocal ranks; interpolate: weighted scores, those of each run on one scale.",
-    )
-    weights: tuple[float, ...] = option((), "Weights of the runs, as .7,.3; all alike by default.")
     top_k: int = option(1000, "Documents kept per query.", "--top-k", "-k", least=1)
     rrf_k: float = option(60.0, "Constant that is added to a rank.")
-    scale: Literal["min-max", "z", "none"] = option("min-max", "Scaling of scores.")
 
 
 Runs = Literal["whole", "all", "none"]

@@ -4,7 +4,6 @@ import inspect
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import partial
 from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
@@ -360,8 +359,8 @@ def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Opti
             all of these.
 
     >>> from m2dr.core.requests import FuseRequest
-    >>> request_of(FuseRequest, {"runs": ["a", "b"], "out": "c", "weights": 1}).weights
-    (1.0,)
+    >>> request_of(FuseRequest, {"runs": ["a", "b"], "out": "c", "rrf_k": 1}).rrf_k
+    1.0
     """
     hints, values, problems = get_type_hints(kind), {}, []
     described = {each.name: option_of(each) or Option() for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
@@ -401,9 +400,6 @@ def takes(kind: type[Any], *without: str) -> Callable[[Function], Function]:
         return function
 
     return shown
-
-
-read_train_settings = partial(read_settings, TrainSettings)
 
 
 def find_config(name: str | PathLike[str] | None) -> Path | None:

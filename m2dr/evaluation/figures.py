@@ -4,8 +4,7 @@ Every colour and stroke is in the tables at the top; the page of `m2dr serve` ha
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, nan
 from pathlib import Path
 from textwrap import fill
@@ -41,8 +40,6 @@ _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.
 _LAYER: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}  # sizes in points
 _LEGEND_WIDTH = 34  # characters of a name before it wraps
 _ACROSS = 3  # panels side by side; four would be too small in print
-_HIGH = 2.3  # inches of a panel of one layer
-
 
 # Inks with a contrast of 3:1 to the paper at least, and 4.5:1 for text.
 PAPER = "#ffffff"
@@ -78,44 +75,22 @@ def draw_quality_over_dims(grids: Sequence[Grid], measure: str) -> "Figure":
             not hold `measure`.
     """
     from matplotlib import colormaps
-    from matplotlib.lines import Line2D
 
     grids = by_code(grids)
     require_comparable(grids)
-    dims = sorted({dim for grid in grids for dim in grid.dims})
     # Deepest first, which has the most contrast to the paper.
     layers = sorted({layer for grid in grids for layer in grid.layers}, reverse=True)
-    shades = np.linspace(0, _FAR, len(layers))
-    colours = dict(zip(layers, map(tuple, colormaps[PALETTE](shades)), strict=True))
-
-    def lines(axes: "Axes", grid: Grid) -> None:
-        for layer in grid.layers:
-            cuts = [cut for cut in grid.cuts if cut.layer == layer]
-            heights = [grid.cells[cut][measure] for cut in cuts]
-            axes.plot([cut.dim for cut in cuts], heights, color=colours[layer], **_LAYER)
-
-    for grid in grids:
-        grid.values(measure)
-    rows = ceil(len(grids) / _ACROSS)
-    across = max(3.2, 0.8 + 0.46 * len(dims))  # inches
-    # The legend takes 0.21 inches a layer, which for deep encoders is more than the panels take.
-    height = max(3.0 * rows + 0.5, 0.8 + 0.21 * len(colours))
-    figure = new_figure(across * ceil(len(grids) / rows) + 1.0, height)
-    panels = {grid.model: partial(lines, grid=grid) for grid in grids}
-    _draw_panels(figure, panels, rows, across, measure, dims)
-    for axes in figure.axes:
-        axes.tick_params(labelbottom=True)
-    legend = figure.legend(
-        [Line2D([], [], color=colour, **_LAYER) for colour in colours.values()],
-        list(map(str, colours)),
-        title="layer",
-        loc="outside right center",
-        frameon=False,
-        labelcolor=INK,
-    )
-    legend.get_title().set_color(INK)
-    head(figure, grids[0].heading(measure), rows)
-    return figure
+    colours = map(tuple, colormaps[PALETTE](np.linspace(0, _FAR, len(layers))))
+    strokes = {
+        str(layer): {"color": colour, **_LAYER}
+        for layer, colour in zip(layers, colours, strict=True)
+    }
+    points = [
+        (grid.model, str(cut.layer), cut.dim, value)
+        for grid in grids
+        for cut, value in grid.values(measure).items()
+    ]
+    return _draw_lines(points, strokes, measure, grids[0].heading(measure), beside="layer")
 
 
 def draw_heat_map(grid: Grid, measure: str) -> "Figure":
@@ -221,30 +196,78 @@ def draw_over_bytes(
 def _draw_layers(
     series: _Series, label: str, title: str, zero: bool = False, over: str = "dim"
 ) -> "Figure":
-    """Draw one panel per layer, all on one scale; with `zero`, a line marks a difference of 0."""
+    """Draw one panel per layer; with `zero`, a line marks a difference of 0."""
+    points = [
+        (f"layer {layer}", name, cut.dim, value)
+        for layer in sorted({cut.layer for values in series.values() for cut in values})
+        for name, values in series.items()
+        for cut, value in sorted(values.items())
+        if cut.layer == layer
+    ]
+    strokes = {name: stroke(place) for place, name in enumerate(series)}
+    figure = _draw_lines(points, strokes, label, title, over)
+    for axes in figure.axes if zero else ():
+        axes.axhline(0, color=INK, linewidth=0.8, zorder=1)
+    return figure
+
+
+def _draw_lines(
+    points: Iterable[tuple[str, str, int, float]],
+    strokes: Mapping[str, dict[str, Any]],
+    label: str,
+    title: str,
+    over: str = "dim",
+    beside: str = "",
+) -> "Figure":
+    """Draw lines in panels that share their scales.
+
+    Only the left panels have a label and ticks on the y axis, and only the lowest on the x axis.
+
+    Args:
+        points: panel, line, x and y of each, in the order in which they are drawn.
+        strokes: line -> how it is drawn, in the order of the legend.
+        label: of the y axis.
+        title: of the figure.
+        over: label of the x axis.
+        beside: title of a legend at the right; without one it is below.
+    """
     from matplotlib.lines import Line2D
 
-    layers = sorted({cut.layer for values in series.values() for cut in values})
-    dims = sorted({cut.dim for values in series.values() for cut in values})
-    strokes = [stroke(place) for place in range(len(series))]
-
-    def lines(axes: "Axes", layer: int) -> None:
-        if zero:
-            axes.axhline(0, color=INK, linewidth=0.8)
-        for values, drawn in zip(series.values(), strokes, strict=True):
-            cuts = [cut for cut in sorted(values) if cut.layer == layer]
-            if cuts:
-                axes.plot([cut.dim for cut in cuts], [values[cut] for cut in cuts], **drawn)
-
-    rows = ceil(len(layers) / _ACROSS)
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for panel, line, x, y in points:
+        panels.setdefault(panel, {}).setdefault(line, []).append((x, y))
+    ticks = sorted({x for lines in panels.values() for line in lines.values() for x, _ in line})
     if over != "dim":  # bytes: powers of four alone, as there are many
-        dims = [4**power for power in range(12) if dims[0] / 2 < 4**power < dims[-1] * 2]
-    across = max(2.9, 0.8 + 0.34 * len(dims)) if len(layers) > 1 else 4.5  # inches
-    figure = new_figure(across * ceil(len(layers) / rows) + 0.3, _HIGH * rows + 0.5)
-    panels = {f"layer {layer}": partial(lines, layer=layer) for layer in layers}
-    _draw_panels(figure, panels, rows, across, label, dims, over)
-    handles = [Line2D([], [], **drawn) for drawn in strokes]
-    _legend_below(figure, handles, list(series))
+        ticks = [4**power for power in range(12) if ticks[0] / 2 < 4**power < ticks[-1] * 2]
+    rows = ceil(len(panels) / _ACROSS)
+    columns = ceil(len(panels) / rows)
+    across, high = max(3.2, 0.8 + 0.4 * len(ticks)), 3.0 if beside else 2.3  # inches of a panel
+    figure = new_figure(across * columns + (1.0 if beside else 0.3), high * rows + 0.5)
+    first: Axes | None = None
+    for place, (name, lines) in enumerate(panels.items()):
+        axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
+        first = first or axes
+        left, lowest = place % columns == 0, place + columns >= len(panels)
+        for line, at in lines.items():
+            axes.plot(*zip(*at, strict=True), **strokes[line])
+        dress(axes)
+        name_panel(axes, name, across)
+        axes.set_ylabel(label if left else "", **PLAIN)
+        axes.set_xlabel(over if lowest else "")
+        axes.tick_params(labelleft=left, labelbottom=lowest)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.tick_params(axis="x", rotation=45 if ticks[-1] > 1000 else 0)  # four digits touch
+    handles = [Line2D([], [], **drawn) for drawn in strokes.values()]
+    if beside:
+        # It takes 0.21 inches a line, which for deep encoders is more than the panels take.
+        figure.set_figheight(max(figure.get_figheight(), 0.8 + 0.21 * len(handles)))
+        look: dict[str, Any] = {"loc": "outside right center", "frameon": False, "labelcolor": INK}
+        legend = figure.legend(handles, list(strokes), title=beside, **look)
+        legend.get_title().set_color(INK)
+    else:
+        _legend_below(figure, handles, list(strokes))
     head(figure, title, rows)
     return figure
 
@@ -308,38 +331,6 @@ def draw_tradeoff(
         else:
             boxes.append(box)
     return figure
-
-
-def _draw_panels(
-    figure: "Figure",
-    panels: Mapping[str, Callable[["Axes"], None]],
-    rows: int,
-    across: float,
-    label: str,
-    dims: Sequence[int],
-    over: str = "dim",
-) -> None:
-    """Draw panels over the dims, by name, in `rows` rows, each `across` inches wide.
-
-    Panels share their scales; only the left ones have a label and ticks on the y axis, and only
-    the lowest ones on the x axis.
-    """
-    columns = ceil(len(panels) / rows)
-    first: Axes | None = None
-    for place, (name, draw) in enumerate(panels.items()):
-        axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
-        first = first or axes
-        left, lowest = place % columns == 0, place + columns >= len(panels)
-        draw(axes)
-        dress(axes)
-        name_panel(axes, name, across)
-        axes.set_ylabel(label if left else "", **PLAIN)
-        axes.set_xlabel(over if lowest else "")
-        axes.tick_params(labelleft=left, labelbottom=lowest)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(dims, labels=[str(dim) for dim in dims])
-        axes.minorticks_off()
-        axes.tick_params(axis="x", rotation=45 if dims[-1] > 1000 else 0)  # four digits touch
 
 
 def new_figure(width: float, height: float) -> "Figure":

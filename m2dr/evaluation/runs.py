@@ -4,10 +4,9 @@ import gzip
 import re
 from array import array
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import inf, isfinite, isnan
+from collections.abc import Iterable, Iterator, Sequence
+from math import isnan
 from pathlib import Path
-from statistics import fmean, pstdev
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import atomic_path, write_text
@@ -17,9 +16,6 @@ from m2dr.core.records import Judgement, Ranking, Run
 # halves of surrogate pairs (which have no UTF-8).
 _NO_WORD = re.compile(r"[\s\0\ud800-\udfff]", re.ASCII)
 _COLUMNS = "query Q0 document rank score tag"
-
-RANK_OFFSET = 60  # k of Cormack et al.
-Scores = Mapping[str, float]  # by docid
 
 
 def write_run(run: Run, path: Path, tag: str = "m2dr") -> None:
@@ -127,35 +123,15 @@ def _parse(line: bytes) -> tuple[str, str, float]:
     return query.decode(), docid.decode(), score
 
 
-# Fusion
-
-
-def _scaled(scores: Scores, scale: str) -> tuple[dict[str, float], float]:
-    """Scale the scores of one ranking; return them, and that of a document it does not hold."""
-    low, high = min(scores.values()), max(scores.values())
-    shift, span = 0.0, 1.0
-    if scale == "min-max":
-        if high == low:
-            return dict.fromkeys(scores, 1.0), 0.0
-        shift, span = low, high - low
-    elif scale == "z":
-        shift, span = fmean(scores.values()), pstdev(scores.values()) or inf
-    scaled = {docid: (score - shift) / span for docid, score in scores.items()}
-    return scaled, 0.0 if scale == "min-max" else min(scaled.values())
-
-
-def reciprocal_ranks(
-    runs: Sequence[Run], weights: Sequence[float] = (), k: int = 1000, offset: float = RANK_OFFSET
-) -> Run:
-    """Fuse runs by ranks: a document scores the sum over the runs of weight / (offset + rank).
+def reciprocal_ranks(runs: Sequence[Run], k: int = 1000, offset: float = 60.0) -> Run:
+    """Fuse runs by ranks: a document scores the sum over the runs of 1 / (offset + rank).
 
     Ranks count from 1, and a run that does not hold a document adds nothing to it. Cormack, Clarke
     and Büttcher, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods,
-    SIGIR 2009, where all weights are 1.
+    SIGIR 2009, where the offset is 60.
 
     Args:
         runs: two or more.
-        weights: one per run; all 1 when empty.
         k: number of documents kept per query.
         offset: 0 or more; the larger, the smaller the advantage of the first ranks.
 
@@ -163,69 +139,15 @@ def reciprocal_ranks(
         Every query of any run, in the order in which they first appear.
 
     Raises:
-        UserError: the weights are not one per run and from 0, or `k` is too small.
+        UserError: there are fewer than two runs.
     """
-
-    def scores(_: str, ranking: Ranking, total: dict[str, float], weight: float) -> None:
-        for rank, docid in enumerate(ranking.docids, start=1):
-            total[docid] = total.get(docid, 0.0) + weight / (offset + rank)
-
-    return _fused(runs, scores, weights, 1.0, k)
-
-
-def interpolated(
-    runs: Sequence[Run], weights: Sequence[float] = (), k: int = 1000, scale: str = "min-max"
-) -> Run:
-    """Fuse runs by scores: a document scores the weighted sum of its scaled scores in the runs.
-
-    Scores are scaled over the documents that a run found for the query. A document that the run did
-    not find gets the lowest of them; a run without the query adds 0 to all documents.
-
-    Args:
-        runs: two or more.
-        weights: one per run; equal, with a sum of 1, when empty.
-        k: number of documents kept per query.
-        scale: min-max, a share of the range; z, z-scores; or none.
-
-    Returns:
-        Every query of any run, in the order in which they first appear.
-
-    Raises:
-        UserError: the weights are not one per run and from 0, a score is infinite, or `k` is too
-            small.
-    """
-
-    def scores(query: str, ranking: Ranking, total: dict[str, float], weight: float) -> None:
-        if not all(map(isfinite, ranking.scores)):
-            raise UserError(f"A score of query {query} is infinite and cannot be scaled.")
-        if ranking.docids:
-            by_docid = dict(zip(ranking.docids, ranking.scores, strict=True))
-            scaled, absent = _scaled(by_docid, scale)
-            for docid in total:
-                total[docid] += weight * scaled.get(docid, absent)
-
-    return _fused(runs, scores, weights, 1 / max(len(runs), 1), k)
-
-
-def _fused(
-    runs: Sequence[Run],
-    add: Callable[[str, Ranking, dict[str, float], float], None],
-    weights: Sequence[float],
-    default: float,
-    k: int,
-) -> Run:
-    """Fuse runs; `add` adds the scores of one ranking of a query to the totals by docid."""
-    if len(runs) < 2 or k < 1:
-        raise UserError(f"Fusing takes 2 runs and 1 document at least, not {len(runs)} and {k}.")
-    weights = weights or [default] * len(runs)
-    sound = all(isfinite(weight) and weight >= 0 for weight in weights) and any(weights)
-    if len(weights) != len(runs) or not sound:
-        raise UserError(f"{list(weights)} are no weights of {len(runs)} runs, from 0, not all 0.")
-    rankings = {}
-    for query in dict.fromkeys(query for run in runs for query in run.rankings):
-        own = [run.rankings.get(query, Ranking((), ())) for run in runs]
-        total = dict.fromkeys((docid for ranking in own for docid in ranking.docids), 0.0)
-        for ranking, weight in zip(own, weights, strict=True):
-            add(query, ranking, total, weight)
-        rankings[query] = Ranking.of(list(total), total.values(), k)
-    return Run(rankings)
+    if len(runs) < 2:
+        raise UserError(f"Fusing takes 2 runs at least, not {len(runs)}.")
+    totals: dict[str, dict[str, float]] = {}
+    for run in runs:
+        for query, ranking in run.rankings.items():
+            total = totals.setdefault(query, {})
+            for rank, docid in enumerate(ranking.docids, start=1):
+                total[docid] = total.get(docid, 0.0) + 1 / (offset + rank)
+    fused = {query: Ranking.of(list(one), one.values(), k) for query, one in totals.items()}
+    return Run(fused)

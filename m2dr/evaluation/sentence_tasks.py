@@ -14,9 +14,6 @@ from m2dr.core.arrays import Bools, Float32, Float64, Int64, Intp
 from m2dr.core.errors import UserError
 from m2dr.core.records import SentencePair
 
-SIMILARITIES = ("cosine", "dot")
-QUALITIES = ("AP", "Accuracy", "F1")
-PAIR_MEASURES = tuple(f"{name}-{quality}" for name in SIMILARITIES for quality in QUALITIES)
 CLASS_MEASURES = ("Accuracy", "F1")  # F1 is the macro one: the plain mean over the classes
 
 
@@ -165,7 +162,7 @@ def separations(
         dims: prefix lengths, increasing, none above H.
 
     Returns:
-        dim -> name of PAIR_MEASURES -> value from 0 to 1.
+        dim -> measure, such as cosine-AP -> value from 0 to 1.
 
     Raises:
         UserError: a vector holds a value that is not a number.
@@ -173,7 +170,7 @@ def separations(
     require_finite(vectors)
     dots, cosines = prefix_products(vectors, first, second, dims)
     found: dict[int, dict[str, float]] = {dim: {} for dim in dims}
-    for similarity, rows in zip(SIMILARITIES, (cosines, dots), strict=True):
+    for similarity, rows in (("cosine", cosines), ("dot", dots)):
         for dim, row in zip(dims, rows, strict=True):
             qualities = separation(row, positive)
             found[dim] |= {f"{similarity}-{name}": value for name, value in qualities.items()}
@@ -192,7 +189,7 @@ def separation(similarity: Float64, positive: Bools) -> dict[str, float]:
         positive: [P], with at least one true and one false.
 
     Returns:
-        name of QUALITIES -> value from 0 to 1.
+        AP, Accuracy and F1, from 0 to 1.
 
     >>> scores = separation(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
     >>> {name: round(value, 3) for name, value in scores.items()}

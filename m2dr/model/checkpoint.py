@@ -33,8 +33,8 @@ from m2dr.core.records import (
     ExportRecord,
     IndexExits,
     ModelCard,
-    ModelExit,
 )
+from m2dr.core.variants import ExitHead
 from m2dr.model import hub
 from m2dr.model.backbones import backbone_of, cut_config, read_config, read_sizes, refuse_own_code
 from m2dr.model.st_folder import card_of_folder, embedding_width, lowercases
@@ -328,14 +328,14 @@ def _give_exits(encoder: "Encoder", folder: Path, exits: Path | None) -> None:
     """Give an encoder the exit heads and the fitted exits of its folder, or those of an index."""
     from torch import nn
 
-    from m2dr.model.exits import load_exits, load_heads
+    from m2dr.model.exits import read_exits, read_heads
 
-    card = encoder.card
+    card, layers, pooled = encoder.card, encoder.layers, encoder.pooled_width
     own = card.exit_head == "fitted"
     if card.exit_head == "linear" or (own and (folder / hub.HEADS).exists()):
-        load_heads(encoder, folder)
+        encoder.exit_heads = read_heads(folder, layers, pooled)
     if exits is not None or own:
-        load_exits(encoder, exits or folder)
+        encoder.fitted = read_exits(exits or folder, layers, pooled, card.width)
     if encoder.fitted is not None and encoder.layers < card.layers:
         encoder.behind = nn.Sequential()  # it follows the last layer alone
 
@@ -398,10 +398,10 @@ def save(
 
     with folder_aside(folder) as aside:
         _write_transformer(encoder.transformer, card, aside)
-        write_heads(encoder, aside)
+        write_heads(encoder.exit_heads, aside)
         save_tokenizer(tokenizer, aside)
         _write_exit(encoder, tokenizer, card, aside, record is not None)
-        head: ModelExit = "linear" if encoder.exit_heads else "none"
+        head: ExitHead = "linear" if encoder.exit_heads else "none"
         if encoder.fitted is not None:
             head = "fitted"
         card = replace(card, exit_head=head)
@@ -438,7 +438,7 @@ def _write_exit(
     It has none for a fitted exit, to which words belong.
     """
     from m2dr.model import modules as st
-    from m2dr.model.exits import last_head, write_exits
+    from m2dr.model.exits import write_exits
 
     fitted, lowers = encoder.fitted, tokenizer.lowercases
     if fitted is not None:
@@ -451,7 +451,8 @@ def _write_exit(
             rows += st.write_modules([st.Normalize()], aside, st.FIRST + len(rows))
         st.write_settings(card, aside, rows, lowers)
     else:
-        st.write_model_files(card, aside, encoder.behind, last_head(encoder), lowers)
+        last = encoder.exit_heads.state_dict().get(f"{encoder.layers}.weight")  # of a cut encoder
+        st.write_model_files(card, aside, encoder.behind, last, lowers)
 
 
 def save_tokenizer(tokenizer: "ModelTokenizer", folder: Path) -> None:

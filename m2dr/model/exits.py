@@ -7,7 +7,6 @@ words of the text say (words.py); layer 0 is words alone.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
@@ -19,9 +18,6 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import explain_failure, write_bytes
 from m2dr.model.hub import EXITS, HEADS
 from m2dr.model.words import WordTable
-
-if TYPE_CHECKING:
-    from m2dr.model.encoder import Encoder
 
 # Shapes in this file:
 #   B and N texts, P dims of a pooled state, W dims of the embedding.
@@ -99,63 +95,62 @@ class FittedExits(nn.Module):
         return left
 
 
-def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """Return a linear map with these weights [W, inputs] and this bias [W]."""
-    head = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    head.weight, head.bias = nn.Parameter(weight), nn.Parameter(bias)
+    head = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    head.weight = nn.Parameter(weight)
+    if bias is not None:
+        head.bias = nn.Parameter(bias)
     return head
 
 
-def give_exits(
-    encoder: "Encoder", heads: Mapping[int, tuple[Float32, Float32]], words: WordTable | None
-) -> None:
-    """Give an encoder fitted exits, beside any that it has.
+def with_heads(
+    fitted: FittedExits | None,
+    heads: Mapping[int, tuple[Float32, Float32]],
+    words: WordTable | None,
+) -> FittedExits:
+    """Return fitted exits, on the CPU, with more heads.
 
     Args:
-        encoder: changed in place, but for the weights of its layers.
+        fitted: the exits so far.
         heads: weight [P, W] and bias [W] by layer, from 1.
         words: layer 0 and what is beside the heads.
     """
-    made = {} if encoder.fitted is None else dict(encoder.fitted.heads.items())
-    for layer, (weight, bias) in heads.items():
-        made[str(layer)] = linear(torch.from_numpy(weight.T.copy()), torch.from_numpy(bias.copy()))
-    encoder.fitted = FittedExits({int(n): head for n, head in made.items()}, words)
-    encoder.fitted.to(encoder.device)
+    made: dict[int, nn.Module] = {
+        layer: linear(torch.from_numpy(weight.T.copy()), torch.from_numpy(bias.copy()))
+        for layer, (weight, bias) in heads.items()
+    }
+    before = {} if fitted is None else {int(n): head for n, head in fitted.heads.items()}
+    return FittedExits(before | made, words)
 
 
-def write_heads(encoder: "Encoder", folder: Path) -> None:
-    """Write the exit heads of an encoder; no file when it has none."""
-    heads = encoder.exit_heads.state_dict(prefix=_PREFIX)
-    if heads:
-        save_file({name: head.contiguous() for name, head in heads.items()}, folder / HEADS)
+def write_heads(heads: nn.ModuleDict, folder: Path) -> None:
+    """Write the exit heads of an encoder, by layer; no file where there is none."""
+    state = heads.state_dict(prefix=_PREFIX)
+    if state:
+        save_file({name: head.contiguous() for name, head in state.items()}, folder / HEADS)
 
 
-def last_head(encoder: "Encoder") -> Tensor | None:
-    """Return the exit head [P, P] of the last layer in memory, which a cut encoder may have."""
-    return encoder.exit_heads.state_dict().get(f"{encoder.layers}{_SUFFIX}")
+def read_heads(folder: Path, layers: int, width: int) -> nn.ModuleDict:
+    """Read the exit heads of a folder.
 
-
-@torch.no_grad()
-def load_heads(encoder: "Encoder", folder: Path) -> None:
-    """Give an encoder the exit heads of a folder for the layers that it holds.
+    Args:
+        folder: of a model.
+        layers: those that an encoder holds; heads of others are left out.
+        width: P.
 
     Raises:
         UserError: the file is missing, damaged, or of an encoder of another width.
     """
     with explain_failure(f"The exit heads in {folder / HEADS} cannot be read"):
-        heads = {}
-        for name, head in load_file(folder / HEADS).items():
-            layer = int(name.removeprefix(_PREFIX).removesuffix(_SUFFIX))
-            if layer <= encoder.layers:
-                heads[layer] = head
-    width = encoder.pooled_width
-    for layer, head in heads.items():
+        state = load_file(folder / HEADS)
+        heads = {int(n.removeprefix(_PREFIX).removesuffix(_SUFFIX)): h for n, h in state.items()}
+    kept = {layer: head.float() for layer, head in heads.items() if layer <= layers}
+    for layer, head in kept.items():
         if head.shape != (width, width):
             shape = f"is {list(head.shape)}, and vectors have {width} dims"
             raise UserError(f"The head of layer {layer} in {folder / HEADS} {shape}.")
-    encoder.add_exit_heads(list(heads))
-    state = {f"{layer}{_SUFFIX}": head for layer, head in heads.items()}
-    encoder.exit_heads.load_state_dict(state)
+    return nn.ModuleDict({str(layer): linear(head) for layer, head in kept.items()})
 
 
 def write_exits(fitted: FittedExits, folder: Path) -> None:
@@ -189,13 +184,14 @@ def has_exit(folder: Path, layer: int) -> bool:
         return f"heads.{layer}.weight" in set(file.keys())
 
 
-@torch.no_grad()
-def load_exits(encoder: "Encoder", folder: Path) -> None:
-    """Give an encoder the fitted exits of a folder for the layers that it holds.
+def read_exits(folder: Path, layers: int, pooled_width: int, width: int) -> FittedExits:
+    """Read the fitted exits of a folder.
 
     Args:
-        encoder: with as many layers as the exits will be asked for.
         folder: of a model, or of the exits of an index.
+        layers: those that an encoder holds; exits of others are left out.
+        pooled_width: P.
+        width: W.
 
     Raises:
         UserError: a file is missing, damaged, or of another encoder.
@@ -203,13 +199,10 @@ def load_exits(encoder: "Encoder", folder: Path) -> None:
     words = WordTable.open(folder)
     with explain_failure(f"The fitted exits in {folder} cannot be read"):
         state = load_file(folder / EXITS)
-        layers = {int(name.split(".")[1]) for name in state}
-        kept = sorted(layer for layer in layers if layer <= encoder.layers)
+        kept = sorted({n for n in (int(name.split(".")[1]) for name in state) if n <= layers})
         tensors = {n: (state[f"heads.{n}.weight"], state[f"heads.{n}.bias"]) for n in kept}
-    width = encoder.card.width
-    shapes = [weight.shape == (width, encoder.pooled_width) for weight, _ in tensors.values()]
+    shapes = [weight.shape == (width, pooled_width) for weight, _ in tensors.values()]
     shapes += [matrix.shape == (words.width, width) for matrix in words.beside.values()]
     if words.width < width or not all(shapes):
         raise UserError(f"The fitted exits in {folder} are of another model, by their shapes.")
-    heads = {layer: linear(*tensors[layer]) for layer in kept}
-    encoder.fitted = FittedExits(heads, words).to(encoder.device)
+    return FittedExits({layer: linear(*each) for layer, each in tensors.items()}, words)

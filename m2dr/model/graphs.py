@@ -12,7 +12,6 @@ import logging
 import shutil
 import tempfile
 import threading
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,6 @@ from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
-from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -35,6 +32,7 @@ from torch.nn.functional import normalize
 from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.files import error_summary, json_sha256, sha256_of
+from m2dr.core.progress import say
 from m2dr.core.records import ModelCard
 from m2dr.model.backbones import backbone_of, sizes_of
 from m2dr.model.checkpoint import load, load_tokenizer, read_card
@@ -53,8 +51,6 @@ _OUTPUT = "sentence_embedding"  # as sentence-transformers and servers of ONNX m
 _FORMAT = 3  # raise it when the same model would be written otherwise
 _EXAMPLE = (3, 7)  # texts and tokens; a size of 1 would be taken for a constant
 _NOISY = "torch.onnx._internal.exporter._registration"  # warns that torchvision is missing
-_WARM_UPS, _ROUNDS = 2, 7  # of each runtime in turn, when the fastest is taken
-_ENOUGH = 20.0  # seconds after which fewer rounds do
 _LENGTHS = (1, 3, 6, 9) * 4  # of the texts of a sample, in sentences of about 10 tokens
 
 Run = Callable[[Int64, Int64], Float32]  # ids and mask [B, T] to vectors [B, W], not normalised
@@ -338,18 +334,6 @@ def open_runtime(
     return OpenedRuntime(name, GraphRuntime(run, card, layer), load_tokenizer(model))
 
 
-def _medians(candidates: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Return median seconds; the candidates take turns, so that load affects all of them."""
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    until = time.perf_counter() + _ENOUGH
-    for number in range(_WARM_UPS + _ROUNDS):
-        if number > _WARM_UPS and time.perf_counter() > until:
-            break
-        for name, run in candidates.items():
-            seconds[name].append(timeit(run, number=1))
-    return {name: median(rounds[_WARM_UPS:]) for name, rounds in seconds.items()}
-
-
 class OpenvinoBatches:
     """An OpenVINO graph that runs several batches at a time. Safe to use from several threads.
 
@@ -510,45 +494,32 @@ class DocumentSource:
         return graph, tokenizer
 
 
-def choose_runtime(source: DocumentSource, asked: str, documents: int) -> tuple[str, str]:
-    """Return the runtime that encodes documents, ready to be opened, and why it was chosen.
+def choose_runtime(source: DocumentSource, asked: str, documents: int) -> str:
+    """Return the runtime that encodes documents, ready to be opened.
 
     Args:
         source: the encoder.
-        asked: torch, openvino, or auto for the faster one of those that are installed.
+        asked: torch, openvino, or auto: openvino where it is installed, on a CPU, for FEW documents
+            and more, and torch elsewhere, or where there is no such graph, which is said.
         documents: how many there are.
 
     Raises:
         UserError: openvino was asked for and cannot run this encoder.
     """
-    if asked == OPENVINO:
-        source.open(OPENVINO)
-    if asked != "auto":
-        return asked, ""
-    kind, is_cpu = RUNTIMES[OPENVINO], choose_device(source.device).type == "cpu"
-    if not is_cpu or not kind.installed or documents < FEW or source.layer < 1:
-        return "torch", ""
-    try:
-        graph, tokenizer = source.open(OPENVINO)
-    except UserError as error:
-        return "torch", f"Runtime torch, as openvino is not possible: {error}"
-    encoder, _ = source.open("torch")
-    batches = [_sample(tokenizer, encoder.card)] * (2 * torch.get_num_threads())
-    times = _medians(
-        {
-            "torch": lambda: deque(encoder.embed_many(batches), 0),
-            OPENVINO: lambda: deque(graph.embed_many(batches), 0),
-        }
-    )
-    best = min(times, key=times.__getitem__)
-    shown = ", ".join(f"{1000 * seconds:,.1f} ms in {name}" for name, seconds in times.items())
-    note = f"Runtime {best}: {len(batches)} batches of documents take {shown}"
-    if find_spec("nncf") is not None:
-        from m2dr.model.int8 import product_rate
-
-        saved = product_rate("int8") / product_rate(source.multiplied_name)
-        note += f"; with --dtype int8 products would be {saved:.1f} times as fast"
-    return best, note
+    if asked == "auto":
+        is_cpu = choose_device(source.device).type == "cpu"
+        if not is_cpu or not RUNTIMES[OPENVINO].installed or documents < FEW or source.layer < 1:
+            return "torch"
+    if asked != "torch":
+        try:
+            source.open(OPENVINO)
+        except UserError as error:
+            if asked == OPENVINO:
+                raise
+            say(f"Documents are encoded in torch, as openvino is not possible: {error}")
+            return "torch"
+        return OPENVINO
+    return asked
 
 
 def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:

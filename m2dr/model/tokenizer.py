@@ -1,6 +1,5 @@
 """Tokenizers: texts to token ids, by transformers or from tokenizer.json without it."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -26,8 +25,13 @@ _FIELDS: dict[str, object] = {  # of tokenizer_config.json
 }
 
 
-class BaseTokenizer(ABC):
-    """Texts to token ids, cut at a length; a subclass finds the ids."""
+@dataclass(frozen=True)
+class ModelTokenizer:
+    """The tokenizer of transformers for a model: texts to token ids, cut at a length."""
+
+    inner: "PreTrainedTokenizerBase"
+    lowercases: bool = False  # whether texts are put in lower case first
+    beyond: frozenset[int] = frozenset()  # ids of added tokens without an embedding
 
     def __call__(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Return the ids of each text, special tokens included, none longer than `max_length`.
@@ -43,51 +47,11 @@ class BaseTokenizer(ABC):
         self.require_room(max_length, "length")
         return self._ids([self._beginning(text, max_length) for text in texts], max_length)
 
-    @abstractmethod
-    def _ids(self, texts: list[str], max_length: int) -> list[list[int]]:
-        """Return the ids of each text, read to its end."""
-
-    @property
-    @abstractmethod
-    def around(self) -> int:
-        """Number of special tokens around each text."""
-
-    @abstractmethod
-    def _keeps_the_end(self) -> bool:
-        """Return whether a text that is too long loses its beginning."""
-
-    def _beginning(self, text: str, max_length: int) -> str:
-        """Return the text, or a beginning of it that has the same first `max_length` ids.
-
-        A beginning ends with a word, before white space, where every tokenizer ends one, and holds
-        twice as many tokens as are kept: what follows has no influence on those so far from it.
-        """
-        characters = _CHARACTERS * max_length
-        if len(text) <= 2 * characters or self._keeps_the_end():
-            return text
-        while len(text) > 2 * characters:
-            end = max(text.rfind(space, 0, characters) for space in " \n\r\t")
-            if end > 0:
-                beginning = text[:end].rstrip()
-                if len(self._ids([beginning], 2 * max_length)[0]) == 2 * max_length:
-                    return beginning
-            characters *= 4
-        return text
-
     def require_room(self, length: int, name: str) -> None:
         """Refuse a length that special tokens use up: `tokenizers` then cuts nothing, or all."""
         if length <= self.around:
             around = counted(self.around, "special tokens")
             raise UserError(f"{name} = {length}, and the tokenizer puts {around} around each text.")
-
-
-@dataclass(frozen=True)
-class ModelTokenizer(BaseTokenizer):
-    """The tokenizer of transformers for a model."""
-
-    inner: "PreTrainedTokenizerBase"
-    lowercases: bool = False  # whether texts are put in lower case first
-    beyond: frozenset[int] = frozenset()  # ids of added tokens without an embedding
 
     @property
     def pad_id(self) -> int:
@@ -139,12 +103,27 @@ class ModelTokenizer(BaseTokenizer):
             raise UserError(f"A text holds the added token {token!r}, which has no embedding.")
         return rows
 
-    def _keeps_the_end(self) -> bool:
-        return self.inner.truncation_side != "right"
+    def _beginning(self, text: str, max_length: int) -> str:
+        """Return the text, or a beginning of it that has the same first `max_length` ids.
+
+        A beginning ends with a word, before white space, where every tokenizer ends one, and holds
+        twice as many tokens as are kept: what follows has no influence on those so far from it.
+        """
+        characters = _CHARACTERS * max_length
+        if len(text) <= 2 * characters or self.inner.truncation_side != "right":
+            return text
+        while len(text) > 2 * characters:
+            end = max(text.rfind(space, 0, characters) for space in " \n\r\t")
+            if end > 0:
+                beginning = text[:end].rstrip()
+                if len(self._ids([beginning], 2 * max_length)[0]) == 2 * max_length:
+                    return beginning
+            characters *= 4
+        return text
 
 
 def tokenize(
-    card: ModelCard, tokenizer: BaseTokenizer, texts: Sequence[str], side: Side
+    card: ModelCard, tokenizer: ModelTokenizer, texts: Sequence[str], side: Side
 ) -> list[list[int]]:
     """Return the token ids of texts behind the prompt of their side, which is added here alone.
 

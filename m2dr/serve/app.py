@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from m2dr import __version__
 from m2dr.core.errors import UserError
 from m2dr.core.requests import HYBRID, LOOPBACK, QUERY_MIX, ServeRequest
-from m2dr.serve.service import Meters, Refused, Service
+from m2dr.serve.service import Meters, Refused, Service, Table
 
 LOG = logging.getLogger("m2dr.serve")
 PAGE = Path(__file__).parent / "page"
@@ -239,35 +239,34 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         description="Search an index at any layer and dim, and embed texts.",
     )  # fmt: skip
     guarded: Any = {"dependencies": [Depends(check)] if token else []}
+    answered: Any = guarded | {"response_model_exclude_unset": True}
 
-    @app.post("/search", response_model=SearchAnswer, **guarded)
-    async def search(body: SearchBody) -> Response:
+    @app.post("/search", response_model=SearchAnswer, **answered)
+    async def search(body: SearchBody) -> Table:
         """Search an index at a cut."""
         if (body.query is None) == (body.queries is None):
             raise Refused(422, "Give `query`, a text, or `queries`, a list of texts.", "query")
         queries = body.queries or [body.query or ""]
-        answer = await service.search(
+        return await service.search(
             queries, body.k or 10, body.layer, body.dim, body.filter, body.index,
             bool(body.compare), hybrid=body.hybrid, query_mix=body.query_mix,
         )  # fmt: skip
-        return JSONResponse(answer)
 
-    @app.post("/v1/embeddings", response_model=EmbeddingsAnswer, **guarded)
-    async def embeddings(body: EmbeddingsBody) -> Response:
+    @app.post("/v1/embeddings", response_model=EmbeddingsAnswer, **answered)
+    async def embeddings(body: EmbeddingsBody) -> Table:
         """Return vectors as OpenAI's API does."""
-        answer = await service.embeddings(
+        return await service.embeddings(
             [body.input] if isinstance(body.input, str) else body.input, body.model,
             body.side or "document", body.layer, body.dimensions, body.encoding_format == "base64",
         )  # fmt: skip
-        return JSONResponse(answer)
 
-    @app.get("/models", response_model=ModelsAnswer, **guarded)
-    def models() -> Response:
+    @app.get("/models", response_model=ModelsAnswer, **answered)
+    def models() -> Table:
         """Return the indexes, with the cuts that can be searched and their costs."""
-        return JSONResponse(service.models())
+        return service.models()
 
     @app.get("/v1/models", **guarded)
-    async def openai_models() -> dict[str, Any]:
+    async def openai_models() -> Table:
         """Return the models, as clients of OpenAI ask for them."""
         return service.openai_models()
 
@@ -331,8 +330,9 @@ def _error(
         status, "server_error" if status >= 500 else "invalid_request_error"
     )
     message = message.encode("utf-8", "replace").decode()
-    told = {"message": message, "type": kind, "param": param, "code": None}
-    return JSONResponse({"error": told}, status, {"retry-after": "1"} if status == 429 else headers)
+    told = ErrorAnswer(error=Problem(message=message, type=kind, param=param, code=None))
+    headers = {"retry-after": "1"} if status == 429 else headers
+    return JSONResponse(told.model_dump(), status, headers)
 
 
 class _Limits:

@@ -11,7 +11,7 @@ from claims import MINILM, Model, scaled
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.core.settings import TrainSettings, read_train_settings
+from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model.hub import CARD, RECORD
 from m2dr.tasks.training.train import train
 
@@ -76,7 +76,7 @@ def settings_of(model: Model, scale: Scale) -> TrainSettings:
     """
     path = CONFIGS / f"{model.config}.toml"
     words = [*model.changes, *(model.small if scale.small else ())]
-    given = read_train_settings(path, words)
+    given = read_settings(TrainSettings, path, words)
     options: dict[str, Any] = {"device": scale.device}
     if scale.small:
         narrow = [dim for dim in given.dims if dim < MINILM[1]]
@@ -91,7 +91,7 @@ def settings_of(model: Model, scale: Scale) -> TrainSettings:
         cut = Cut.parse(cut_of(model, scale.small))
         options |= {"layers": [cut.layer], "dims": [cut.dim]}
     kept = [word for word in words if word.partition("=")[0].strip() not in options]
-    return read_train_settings(path, kept, options)
+    return read_settings(TrainSettings, path, kept, options)
 
 
 def cut_of(model: Model, small_scale: bool) -> str:

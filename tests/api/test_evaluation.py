@@ -11,7 +11,7 @@ from m2dr.api import EvaluatedGrid
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
-from m2dr.core.settings import read_train_settings
+from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.training.train import train
@@ -89,7 +89,7 @@ def test_a_training_is_that_of_the_command(
         "variant": "full-dim", "corpus": str(tiny_corpus), "backbone": str(tiny_backbone),
         "dims": [8], "steps": 2, "batch_size": 4, "evaluate_steps": 0, **FP32,
     }  # fmt: skip
-    expected = train(read_train_settings(None, (), given), tmp_path / "command").card
+    expected = train(read_settings(TrainSettings, None, (), given), tmp_path / "command").card
 
     model = m2dr.train(out=tmp_path / "python", **given | {"corpus": tiny_corpus})
 

@@ -9,7 +9,7 @@ import pytest
 from world import make_shape
 
 from m2dr.core.records import Cut
-from m2dr.core.settings import PretrainSettings, read_settings, read_train_settings
+from m2dr.core.settings import PretrainSettings, TrainSettings, read_settings
 from m2dr.tasks.training.recipe import Kind, explain, recipe_of
 from m2dr.tasks.training.train import of_cut, separate_cuts
 
@@ -49,14 +49,14 @@ def shape(tmp_path_factory: pytest.TempPathFactory) -> Shape:
 
 def kind_of(name: str) -> Kind:
     """What the corpus of a file holds; triples are queries and documents."""
-    if read_train_settings(FILES[name]).negatives:
+    if read_settings(TrainSettings, FILES[name]).negatives:
         return "documents"
     return next((kind for word, kind in KINDS.items() if word in name.split("-")), "documents")
 
 
 @pytest.mark.parametrize("name", TRAIN)
 def test_each_file_makes_the_recipe_that_its_head_tells_of(name: str, shape: Shape) -> None:
-    settings = read_train_settings(FILES[name])
+    settings = read_settings(TrainSettings, FILES[name])
     settings = replace(settings, backbone=shape(SHAPES[settings.backbone]))
 
     cuts = separate_cuts(settings)
@@ -92,7 +92,7 @@ def test_no_result_is_left_to_a_default_that_may_change(name: str) -> None:
 
 def test_the_published_checkpoints_of_mipic_are_those_of_the_code(shape: Shape) -> None:
     for name in (name for name in TRAIN if name.startswith("mipic") and "tiny" not in name):
-        settings = read_train_settings(FILES[name])
+        settings = read_settings(TrainSettings, FILES[name])
         settings = replace(settings, backbone=shape(SHAPES[settings.backbone]))
 
         named = recipe_of(settings, "sentences").path
@@ -102,7 +102,7 @@ def test_the_published_checkpoints_of_mipic_are_those_of_the_code(shape: Shape) 
 
 
 def test_starbucks_trains_the_cuts_that_it_was_pretrained_for() -> None:
-    tuned = read_train_settings(FILES["starbucks-srl-msmarco"])
+    tuned = read_settings(TrainSettings, FILES["starbucks-srl-msmarco"])
     pretrained = read_settings(PretrainSettings, FILES[PRETRAIN])
 
     assert tuned.checkpoints == pretrained.checkpoints

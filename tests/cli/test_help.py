@@ -54,7 +54,6 @@ def test_version_lists_libraries_and_devices() -> None:
         ("index corpus --dim 16 --dim 8", "dims", (8, 16)),
         ("index corpus --dims 16,8", "dims", (8, 16)),
         ("index corpus --no-exits", "exits", False),
-        ("fuse a b --out c --weights .7,.3", "weights", (0.7, 0.3)),
         ("search x --search-param nprobe=4", "search_params", (("nprobe", 4),)),
         ("search --dim 8 -- --layer", "text", "--layer"),
         ("pick r --latency 0.1s", "latency_ms", 100.0),

@@ -5,16 +5,14 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.core.settings import (
-    read_train_settings,
-)
+from m2dr.core.settings import TrainSettings, read_settings
 
 
 def test_options_overrule_words_and_words_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('steps = 1\nseed = 1\nvariant = "plain"\nbatch_size = 8\n')
 
-    settings = read_train_settings(path, ["seed=2", "variant=mrl"], {"variant": "dims"})
+    settings = read_settings(TrainSettings, path, ["seed=2", "variant=mrl"], {"variant": "dims"})
 
     assert (settings.steps, settings.seed, settings.variant) == (1, 2, "dims")
     assert settings.batch_size == 8
@@ -24,15 +22,15 @@ def test_typed_steps_overrule_the_epochs_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("epochs = 3.0\n")
 
-    assert read_train_settings(path, (), {"steps": 1}).epochs == 0
-    assert read_train_settings(path, ["steps=1", "epochs=2"]).epochs == 2
+    assert read_settings(TrainSettings, path, (), {"steps": 1}).epochs == 0
+    assert read_settings(TrainSettings, path, ["steps=1", "epochs=2"]).epochs == 2
 
 
 def test_a_file_extends_another(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text("steps = 5\nseed = 1\n")
     (tmp_path / "more.toml").write_text('extends = "base.toml"\nseed = 2\n')
 
-    settings = read_train_settings(tmp_path / "more.toml")
+    settings = read_settings(TrainSettings, tmp_path / "more.toml")
 
     assert (settings.steps, settings.seed) == (5, 2)
 
@@ -56,13 +54,13 @@ def test_a_file_extends_another(tmp_path: Path) -> None:
     ],
 )
 def test_word_is_toml_or_text(word: str, name: str, value: object) -> None:
-    assert getattr(read_train_settings(None, [word]), name) == value
+    assert getattr(read_settings(TrainSettings, None, [word]), name) == value
 
 
 def test_all_mistakes_are_named_at_once() -> None:
     words = ["stepz=1", "seed=x", "dropout=1", "full_dim=1", "dtype=fp8", "layers=a", "epochs=nan"]
     with pytest.raises(UserError) as caught:
-        read_train_settings(None, words)
+        read_settings(TrainSettings, None, words)
 
     told = str(caught.value)
     for part in (
@@ -88,11 +86,11 @@ def test_all_mistakes_are_named_at_once() -> None:
 )
 def test_mistake_is_one_sentence(words: list[str], told: str) -> None:
     with pytest.raises(UserError) as caught:
-        read_train_settings(None, words)
+        read_settings(TrainSettings, None, words)
     assert told in str(caught.value)
 
 
 def test_a_setting_overrules_one_field_of_the_variant() -> None:
-    recipe = read_train_settings(None, ["variant=fixed-doc", "full_dim=true"]).recipe()
+    recipe = read_settings(TrainSettings, None, ["variant=fixed-doc", "full_dim=true"]).recipe()
 
     assert (recipe.documents, recipe.full_dim, recipe.align) == ("last", True, "pca")

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -23,6 +22,8 @@ def test_the_table_of_loaders_is_read_without_any_heavy_library() -> None:
     [
         ("t.tsv", ["q1\tfirst one", "", "q2\tsecond"]),
         ("t.tsv", ["qid\tquery", "q1\tfirst one", "q2\tsecond"]),
+        ("t.tsv", ["query_id\tquery_text", "q1\tfirst one", "q2\tsecond"]),
+        ("t.tsv", ["topic\ttitle", "q1\tfirst one", "q2\tsecond"]),
         ("topics", ["q1\tfirst one", "q2\tsecond"]),
         ("t.csv", ["id,text", 'q1,"first one"', "q2,second"]),
         ("t.jsonl", [{"_id": "q1", "text": "first one"}, {"query_id": "q2", "query": "second"}]),
@@ -30,6 +31,10 @@ def test_the_table_of_loaders_is_read_without_any_heavy_library() -> None:
 )
 def test_queries_are_read_in_their_order(write, name: str, lines: list[object]) -> None:
     assert read_topics(write(name, *lines)) == [Query("q1", "first one"), Query("q2", "second")]
+
+
+def test_a_query_of_the_word_text_is_no_header(write) -> None:
+    assert read_topics(write("t.tsv", "1\ttext")) == [Query("1", "text")]
 
 
 @pytest.mark.parametrize(
@@ -46,18 +51,3 @@ def test_texts_to_encode_have_ids_or_their_numbers(write, name, lines, documents
     texts = open_texts(str(write(name, *lines)))
 
     assert list(texts()) == list(texts()) == [Document(*each) for each in documents]
-
-
-@pytest.mark.parametrize(
-    ("lines", "ids"),
-    [
-        ("qid\tquery\n1\tread\n", ["1"]),
-        ("query_id\tquery_text\n1\tread\n", ["1"]),
-        ("topic\ttitle\n1\tread\n", ["1"]),
-        ("1\ttext\n2\tread\n", ["1", "2"]),
-    ],
-)
-def test_a_header_of_topics_is_no_query(lines: str, ids: list[str], tmp_path: Path) -> None:
-    (tmp_path / "topics.tsv").write_text(lines)
-
-    assert [query.id for query in read_topics(tmp_path / "topics.tsv")] == ids

@@ -8,9 +8,7 @@ import pyarrow as pa
 import pytest
 
 from m2dr.core.records import Document
-from m2dr.data.dataset import split_of
 from m2dr.data.loaders import open_dataset
-from m2dr.data.training_rows import _SEED, SHARES
 
 PAIR = [Document("a", "open it", "T"), Document("b", "close it")]
 LLAMA = {
@@ -65,29 +63,3 @@ def test_documents(case: str, tmp_path: Path) -> None:
 
     assert list(dataset.documents()) == documents
     assert [dataset.document(each.id) for each in documents] == documents
-
-
-def test_triples_of_texts_in_a_file_of_any_name(tmp_path: Path) -> None:
-    dataset = open_dataset(put(tmp_path, "own.tsv", "a cat\ta small one\ta big one"))
-
-    assert [query.text for query in dataset.queries("train")] == ["a cat"]
-    assert [each.text for each in dataset.documents()] == ["a small one", "a big one"]
-    assert dataset.negatives("train") == {"q0": ("d1",)}
-
-
-@pytest.mark.parametrize(
-    "names", [("query", "document"), ("anchor", "positive"), ("question", "answer")]
-)
-def test_pairs_are_split_alike_whatever_their_columns_are_called(
-    names: tuple[str, str], tmp_path: Path
-) -> None:
-    rows = [json.dumps(dict(zip(names, (f"q {n}", f"text {n}"), strict=True))) for n in range(400)]
-
-    dataset = open_dataset(put(tmp_path, "pairs.jsonl", "\n".join(rows)))
-    named = open_dataset(put(tmp_path, "pairs-dev.jsonl", "\n".join(rows)))
-
-    assert dataset.splits == ("train", "dev", "test")
-    for split in dataset.splits:
-        ids = [query.text.removeprefix("q ") for query in dataset.queries(split)]
-        assert ids == [str(n) for n in range(400) if split_of(f"text {n}", SHARES, _SEED) == split]
-    assert named.splits == ("dev",)

@@ -1,4 +1,3 @@
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from m2dr.data.sentences import (
     open_sentences,
     recognises_sentences,
 )
-
-DATA = Path(os.environ.get("M2DR_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n"), min_size=1, max_size=20
@@ -227,9 +224,6 @@ def test_queries_and_documents_are_not_taken_for_sentences(write, name: str, lin
     assert not recognises_sentences(str(write(name, line)))
 
 
-# Test pairs
-
-
 # Labelled texts
 
 ROWS = [("one, two", "a"), ("three", "b")]
@@ -266,34 +260,6 @@ def test_one_file_may_hold_both_splits(write) -> None:
 
 
 # Published files
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "scores"),
-    [
-        ("sts/stsb-train.tsv", 5_749, (0, 5)),
-        ("sts/stsb-test.tsv", 1_379, (0, 5)),
-        ("sts/sick-test.tsv", 4_927, (1, 5)),
-        ("pair-classification/mrpc/msr_paraphrase_test.txt", 1_725, (0, 1)),
-    ],
-)
-def test_a_published_file_has_its_published_count(
-    name: str, count: int, scores: tuple[int, int]
-) -> None:
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"{name} is not below $M2DR_DATA")
-    raw = [line.split("\t") for line in path.read_text("utf-8-sig").split("\n") if line]
-    column = next(n for n, title in enumerate(raw[0]) if title.lower() in ("score", "quality"))
-
-    sentences = open_sentences(str(path))
-
-    assert recognises_sentences(str(path))
-    assert (len(sentences.pairs), sentences.scored, sentences.skipped) == (count, True, 0)
-    lowest, highest = scores
-    assert [lowest + pair.score * (highest - lowest) for pair in sentences.pairs] == pytest.approx(
-        [float(row[column]) for row in raw[1:]]
-    )
 
 
 def test_a_year_of_semeval_is_read_as_published(tmp_path: Path) -> None:

@@ -106,19 +106,6 @@ def test_triplets_are_read_from_every_form_that_other_toolkits_write(
     assert sum(map(len, dataset.negatives("train").values())) == negatives
 
 
-@pytest.mark.parametrize(
-    ("name", "lines", "reason"),
-    [
-        ("a.jsonl", [{"query": "a", "document": "b"}, {"query": "a"}], "row 2: it has no document"),
-        ("a.tsv", ["anchor\tpositive", "a\tb", "\tb"], "row 2: the query is '', not a text"),
-        ("a.csv", ["anchor,positive"], "holds no row"),
-    ],
-)
-def test_a_wrong_row_is_named(write, name: str, lines: list[object], reason: str) -> None:
-    with pytest.raises(UserError, match=reason):
-        open_dataset(str(write(name, *lines)))
-
-
 names = st.sampled_from(["", "1", "1~2", "d0", "q0"])
 words = st.sampled_from(["a", "b", "c"])
 rows = st.builds(

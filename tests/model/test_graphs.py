@@ -188,18 +188,20 @@ def test_a_graph_with_other_vectors_is_refused_and_removed(
     assert not list(tmp_path.glob("graphs/*"))
 
 
-@pytest.mark.parametrize("faster", ["torch", OPENVINO])
-def test_auto_takes_the_faster_one_and_says_so(
-    faster: str, fitted: DocumentSource, monkeypatch: pytest.MonkeyPatch
+def test_auto_is_openvino_for_many_documents_where_it_can_be(
+    fitted: DocumentSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def medians(candidates: dict[str, Callable[[], object]]) -> dict[str, float]:
-        return {name: 0.001 if name == faster else 0.002 for name in candidates}
-
-    monkeypatch.setattr(graphs, "_medians", medians)
-    assert choose_runtime(fitted, "auto", 9_999) == ("torch", "")
-    name, note = choose_runtime(fitted, "auto", 10_000)
-    assert name == faster
-    assert note.startswith(f"Runtime {faster}: ")
+    assert choose_runtime(fitted, "auto", 9_999) == "torch"
+    assert choose_runtime(fitted, "auto", 10_000) == OPENVINO
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(graphs, "LEAST_COSINE", 1.1)
+    assert choose_runtime(replace(fitted, cache=tmp_path), "auto", 10_000) == "torch"
+    assert "openvino is not possible" in capsys.readouterr().err
+    monkeypatch.setitem(RUNTIMES, OPENVINO, replace(RUNTIMES[OPENVINO], packages=("absent",)))
+    assert choose_runtime(fitted, "auto", 10_000) == "torch"
 
 
 def test_several_threads_may_run_one_graph(saved: Callable[[str], Path], cache: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 from world import make_backbone
 
-from m2dr.core.settings import FitSettings, read_train_settings
+from m2dr.core.settings import FitSettings, TrainSettings, read_settings
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import pinned
 from m2dr.tasks.training.fit import fit
@@ -65,7 +65,7 @@ def test_a_training_and_a_fit_begin_from_the_revision_and_record_it(
         f'backbone="{NAME}"', "revision=v1", f'corpus="{tiny_corpus}"', "steps=1", "device=cpu",
         "batch_size=4", "evaluate_steps=0", "dims=[8]", "learning_rate=1e-12", "freeze=false",
     ]  # fmt: skip
-    train(read_train_settings(None, words), tmp_path / "trained")
+    train(read_settings(TrainSettings, None, words), tmp_path / "trained")
     (tmp_path / "texts.txt").write_text("read a file\nopen a list of lines\n" * 20)
     fit(FitSettings(NAME, "texts.txt", revision="v1", rotation="none"), tmp_path / "fitted")
 

@@ -20,10 +20,10 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from torch import nn
 from transformers import T5ForConditionalGeneration
-from world import WORDS, configurations, load_plain, make_backbone, unigrams
+from world import WORDS, configurations, make_backbone, unigrams
 
 from m2dr.core.settings import FitSettings, TrainSettings
-from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.checkpoint import load
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.training.fit import fit
 from m2dr.tasks.training.train import train
@@ -137,23 +137,6 @@ def test_every_layer_is_what_sentence_transformers_says_of_a_model_that_ends_the
     for layer, vectors in enumerate(found, start=1):
         expected = theirs(folder, side, (MODELS[name].layers, layer))
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
-
-
-def test_whoever_opens_what_was_saved_or_exported_gets_the_same_vectors(
-    name: str, published: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = published(name)
-    encoder, tokenizer = load(folder)
-    save(encoder, tokenizer, encoder.card, tmp_path / "saved")
-    export_cut(tmp_path / "saved", 2, tmp_path / "cut")
-
-    np.testing.assert_allclose(theirs(tmp_path / "saved"), theirs(folder), atol=1e-5)
-    np.testing.assert_allclose(ours(tmp_path / "saved"), ours(folder), atol=1e-5)
-    exported = theirs(folder, cut=(MODELS[name].layers, 2))
-    np.testing.assert_allclose(theirs(tmp_path / "cut"), exported, atol=1e-5)
-    np.testing.assert_allclose(ours(tmp_path / "cut"), exported, atol=1e-5)
-    _, report = load_plain(tmp_path / "cut", output_loading_info=True)
-    assert not any(report.values()), report
 
 
 def test_it_trains_with_lora_and_all_its_modules(

@@ -27,7 +27,7 @@ from torch import nn
 from world import make_backbone
 
 from m2dr.core.errors import UserError
-from m2dr.core.settings import read_train_settings
+from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, read_card
@@ -385,7 +385,9 @@ def test_modules_are_trained_on_and_written_back(
     chain = [dense(32, 24), layer_norm(24), Dropout(0.1), Normalize()]
     backbone = make("mean", chain, truncate_dim=20)
 
-    card = train(read_train_settings(None, settings(backbone, tiny_corpus, *words)), tmp_path / "m")
+    card = train(
+        read_settings(TrainSettings, None, settings(backbone, tiny_corpus, *words)), tmp_path / "m"
+    )
 
     assert card.card.width == 20
     before, after = (load(folder)[0].behind.state_dict() for folder in (backbone, tmp_path / "m"))

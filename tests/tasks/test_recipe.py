@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.core.settings import TrainSettings, read_train_settings
+from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model.checkpoint import load, read_card
 from m2dr.tasks.training.fit import fit_texts
 from m2dr.tasks.training.recipe import Kind, Recipe, explain, recipe_of
@@ -14,7 +14,7 @@ from m2dr.tasks.training.training_data import open_training_data
 
 
 def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:
-    return recipe_of(read_train_settings(None, [f'backbone="{backbone}"', *words]), kind)
+    return recipe_of(read_settings(TrainSettings, None, [f'backbone="{backbone}"', *words]), kind)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_what_cannot_be_trained_is_refused(
 @pytest.mark.parametrize(
     ("words", "unread"),
     [
-        ("variant=plain align=score share=0.5", "align, share"),
+        ("variant=plain documents=last", "documents"),
         (
             "variant=mrl documents=last exit_head=linear weights=uniform",
             "documents, weights, exit_head",
@@ -50,16 +50,14 @@ def test_what_cannot_be_trained_is_refused(
         ("variant=full-dim align=none compress=max-k add_mse=false", "add_mse, compress"),
     ],
 )
-def test_settings_that_no_term_reads_are_named(
-    words: str, unread: str, tiny_backbone: Path
-) -> None:
+def test_settings_without_effect_are_named(words: str, unread: str, tiny_backbone: Path) -> None:
     given = [word.replace("[L1D8]", '["L1D8"]') for word in words.split()]
-    settings = read_train_settings(None, [f'backbone="{tiny_backbone}"', *given])
+    settings = read_settings(TrainSettings, None, [f'backbone="{tiny_backbone}"', *given])
 
     last = explain(settings).splitlines()[-1]
 
     if unread:
-        assert last == f"Given, and read by no term: {unread}."
+        assert last == f"No effect on this recipe: {unread}."
     else:
         assert last.endswith("terms")
 
@@ -111,7 +109,7 @@ def test_lengths_are_those_of_the_backbone_unless_set(tiny_backbone: Path) -> No
 def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
     def quality(split: str) -> object:
         asked = {"corpus": str(tiny_corpus), "split": split, "dev": "validation"}
-        return open_training_data(read_train_settings(None, (), asked)).quality
+        return open_training_data(read_settings(TrainSettings, None, (), asked)).quality
 
     assert quality("train") is not None
     assert quality("dev") is None  # the same split is not held out

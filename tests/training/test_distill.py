@@ -8,8 +8,6 @@ import pytest
 import torch
 from choices import CASES as CHOICES
 from formulas import DIMS, LAYERS, TAU, B, H, L, Paper
-from hypothesis import given
-from hypothesis import strategies as st
 from recipes import ROWS, Formula
 from referee import CLOSE, WHOLE, batch, draw, encoded_batch, objective_of, same_gradients
 from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss, MarginMSELoss
@@ -18,7 +16,6 @@ from torch import Tensor, nn
 
 from m2dr.core.variants import VARIANTS, Distill
 from m2dr.training.objective import EncodedBatch, Objective, Setting
-from m2dr.training.scores import own_scores
 from m2dr.training.terms import possible_steps, with_teacher
 
 NEGATIVES, T = 2, 3.0
@@ -176,19 +173,3 @@ def test_each_cut_costs_what_sentence_transformers_says(
         assert loss.dtype == torch.float32
         torch.testing.assert_close(loss, reference(columns, scores), atol=1e-5, rtol=1e-5)
     assert {term.cut.layer for term in asked.terms} == set(LAYERS)
-
-
-@given(rows=st.integers(1, 5), negatives=st.integers(0, 4), cuts=st.integers(1, 3))
-def test_a_query_is_scored_with_its_own_documents_in_the_order_of_a_batch(
-    rows: int, negatives: int, cuts: int
-) -> None:
-    columns = rows * (1 + negatives)
-    scores = torch.arange(cuts * rows * columns).view(cuts, rows, columns)
-
-    found = own_scores(scores, negatives)
-
-    assert found.shape == (cuts, rows, 1 + negatives)
-    for b in range(rows):
-        for j in range(1 + negatives):
-            column = b if j == 0 else rows + b * negatives + j - 1
-            assert (found[:, b, j] == scores[:, b, column]).all()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from world import WORDS, make_backbone, make_model
 
-from m2dr.core.settings import PretrainSettings, read_settings, read_train_settings
+from m2dr.core.settings import PretrainSettings, TrainSettings, read_settings
 from m2dr.core.variants import FAITHFUL, VARIANTS
 from m2dr.tasks.training.pretrain import pretrain
 from m2dr.tasks.training.train import train
@@ -44,7 +44,7 @@ def moved(expected: Golden, found: Numbers) -> list[str]:
 def trained(backbone: Path, corpus: Path, words: Sequence[str], folder: Path) -> Numbers:
     """Return the first and the last loss of a training, and its score on dev, if it has one."""
     paths = (f'backbone="{backbone}"', f'corpus="{corpus}"')
-    report = train(read_train_settings(None, [*TRAIN, *paths, *words]), folder)
+    report = train(read_settings(TrainSettings, None, [*TRAIN, *paths, *words]), folder)
     scores = [] if report.quality is None else [report.quality]
     return {"losses": [report.first_loss, report.last_loss], "scores": scores}
 

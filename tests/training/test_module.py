@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from m2dr.core.records import Cut
 from m2dr.core.variants import VARIANTS
 from m2dr.training.mipic import Chain, TokenRelations, shares_of
-from m2dr.training.module import TrainingModule, embed
+from m2dr.training.module import TrainingModule
 from m2dr.training.objective import Objective, Setting
 from m2dr.training.terms import possible_steps
 
@@ -124,20 +124,3 @@ def test_mipic_is_its_papers_formula_from_token_ids_on(sia: bool, pic: bool, cac
     torch.testing.assert_close(loss, expected, **CLOSE)
     torch.testing.assert_close(sum(parts.values()), expected.detach(), **CLOSE)
     same_gradients(loss, expected, list(module.parameters()))
-
-
-def test_a_batch_in_parts_comes_out_in_its_own_order() -> None:
-    def encode(ids: Tensor, _: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        first = ids[:, 0].double()
-        return first[None, :, None].expand(len(layers), -1, -1), 10 * first
-
-    parts = [
-        (torch.tensor([[2], [0]]), torch.ones(2, 1), torch.tensor([2, 0])),
-        (torch.tensor([[1, 9]]), torch.ones(1, 2), torch.tensor([1])),
-    ]
-
-    vectors, related = embed(encode, parts, [1, 2])
-
-    assert vectors.shape == (2, 3, 1)
-    assert vectors[0, :, 0].tolist() == [0, 1, 2]
-    assert related.tolist() == [0, 10, 20]

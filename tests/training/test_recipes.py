@@ -82,13 +82,3 @@ def test_each_draw_of_the_first_2dmse_is_its_papers_formula(case: str, similarit
 
     for asked, (layer, k) in zip(objective.choices, drawn, strict=True):
         agree(objective, asked, paper, formula(paper, layer, k))
-
-
-@pytest.mark.parametrize("loss", ["simcse", "angle"])
-def test_the_first_2dmse_takes_both_sentences_of_a_pair_as_one_batch(loss: str) -> None:
-    paper = batch("cosine", loss)
-    objective = objective_of("2dmse-v1", paper)
-    drawn = [(layer, k) for layer in SHALLOW for k in DIMS]
-
-    for asked, (layer, k) in zip(objective.choices, drawn, strict=True):
-        agree(objective, asked, paper, first_two_dmse(paper, layer, k))

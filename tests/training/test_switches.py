@@ -2,12 +2,11 @@
 
 import pytest
 from choices import CASES
-from formulas import DIMS, STAIRS, H, L
+from formulas import DIMS, STAIRS
 from recipes import (
     compress,
     express,
     plain,
-    scores_to_width,
     starbuck,
 )
 from referee import agree, batch, objective_of
@@ -58,16 +57,6 @@ def test_ese_compresses_what_it_is_told_to(how: str, loss: str, similarity: str)
     expected = express(paper, DIMS) + compress(paper, DIMS)
 
     agree(objective, objective.at(0), paper, expected)
-
-
-@SIMILARITIES
-def test_a_faithful_score_is_divided_by_queries_and_documents(similarity: str) -> None:
-    paper = batch(similarity)
-    objective = objective_of("score", paper, faithful=True)
-
-    aligned = scores_to_width(paper) / paper.excluded.numel()
-
-    agree(objective, objective.at(0), paper, paper.ce(L, H) + express(paper) + aligned)
 
 
 @SIMILARITIES

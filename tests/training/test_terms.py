@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.variants import VARIANTS, Teacher, Variant, Weights
-from m2dr.training.terms import StepTerms, Term, layer_weight, possible_steps, terms, weighed
+from m2dr.training.terms import StepTerms, layer_weight, possible_steps, weighed
 
 L, H = 4, 16
 SHALLOW, DIMS, WHOLE = (1, 2, 3), (2, 4, 8), Cut(L, H)
@@ -23,15 +23,6 @@ ROWS = pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
 def asked(variant: Variant, **more: object) -> tuple[StepTerms, ...]:
     dims = (4,) if variant.prefixes == "one" else DIMS
     return possible_steps(variant, SHALLOW, dims, WHOLE, STAIRS, **more)
-
-
-def test_full_dim_adds_one_term_per_shallow_layer() -> None:
-    base = terms(VARIANTS["2dmse"], SHALLOW, (4,), WHOLE)
-    full = terms(VARIANTS["full-dim"], SHALLOW, (4,), WHOLE)
-
-    assert set(full) - set(base) == {
-        Term(Cut(layer, H), "retrieve", 1 / (1 + log(layer))) for layer in SHALLOW
-    }
 
 
 @ROWS
@@ -68,16 +59,6 @@ def test_fixed_documents_are_the_last_layers_whatever_else_is_asked(
 
     for step in asked(changed):
         assert step.document_layers == (L,)
-
-
-def test_a_draw_is_one_shallow_layer_and_one_prefix_the_same_for_both_exits() -> None:
-    steps = asked(VARIANTS["2dmse-v1"])
-
-    found = [(step.layers, step.dims) for step in steps]
-    assert found == [((layer, L), (k, H)) for layer in SHALLOW for k in DIMS]
-    for step in steps:
-        below, short = step.layers[0], step.dims[0]
-        assert step.cuts == (Cut(below, short), Cut(below, H), Cut(L, short), WHOLE)
 
 
 @given(last=st.integers(1, 48), weights=st.sampled_from(get_args(Weights)))

@@ -40,16 +40,6 @@ def test_the_normal_equations_hold_and_the_dual_agrees(
     np.testing.assert_allclose(table, primal, atol=1e-4)
 
 
-@given(**SHAPES)
-def test_texts_that_come_twice_are_worth_half_the_ridge(count: int, words: int, seed: int) -> None:
-    shares, centred = problem(count, words, seed)
-    once = sparse.csr_matrix(shares, dtype=np.float32)
-
-    doubled = solve(sparse.vstack([once, once]).tocsr(), np.tile(centred, (2, 1)), 1.0, steps=40)
-
-    np.testing.assert_allclose(doubled, solve(once, centred, 0.5, steps=40), atol=1e-4)
-
-
 def referee(texts: list[list[str]]) -> Doubles:
     """A [N, F] of texts as stems, by the formula of `fit_words`."""
     names = list(dict.fromkeys(stem for text in texts for stem in text))
@@ -68,12 +58,6 @@ def test_a_table_is_the_ridge_of_weighted_words() -> None:
     assert list(fitted.rows) == ["open", "file", "close", "list", "number", "path"]
     expected = np.linalg.solve(gram, rows.T @ (vectors - vectors.mean(axis=0)))
     np.testing.assert_allclose(fitted.table, expected, atol=1e-5)
-
-
-def test_the_mean_of_the_vectors_is_in_no_table() -> None:
-    moved = fit_words(TEXTS, VECTORS + 4, 64)
-
-    np.testing.assert_allclose(moved.table, fit_words(TEXTS, VECTORS, 64).table, atol=1e-5)
 
 
 @pytest.mark.parametrize("texts", [[], ["one text alone"], ["", "?"]])

@@ -481,9 +481,7 @@ def _with_runtime(job: EncodingJob) -> EncodingJob:
         runtime = kept[0]
         require_runtime(runtime)
     else:
-        runtime, note = choose_runtime(job.source, job.runtime, job.documents)
-        if note:
-            say(note)
+        runtime = choose_runtime(job.source, job.runtime, job.documents)
     stores = tuple((folder, replace(plan, runtime=runtime)) for folder, plan in job.stores)
     return replace(job, runtime=runtime, stores=stores)
 

@@ -10,7 +10,7 @@ from m2dr.core.files import refuse_same_file
 from m2dr.core.progress import progress
 from m2dr.core.records import Ranking, Run
 from m2dr.data.qrels import read_topics
-from m2dr.evaluation.runs import interpolated, read_run, reciprocal_ranks, write_run
+from m2dr.evaluation.runs import read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
 from m2dr.tasks.corpus import open_corpus
 
@@ -62,19 +62,16 @@ class FuseReport:
 
 
 def fuse(request: requests.FuseRequest) -> FuseReport:
-    """Fuse the runs, and write the result when all of them are read.
+    """Fuse the runs by reciprocal ranks, and write the result when all of them are read.
 
     Raises:
-        UserError: a run file cannot be read or is the one to write, or a setting would change
-            nothing.
+        UserError: there are fewer than two runs, or a run file cannot be read or is the one to
+            write.
     """
     for path in request.runs:
         refuse_same_file("--out", request.out, {"RUNS": path})
     given = [read_run(path) for path in request.runs]
-    if request.method == "rrf":
-        fused = reciprocal_ranks(given, request.weights, request.top_k, request.rrf_k)
-    else:
-        fused = interpolated(given, request.weights, request.top_k, request.scale)
-    write_run(fused, request.out, tag=f"m2dr-{request.method}")
+    fused = reciprocal_ranks(given, request.top_k, request.rrf_k)
+    write_run(fused, request.out, tag="m2dr-rrf")
     documents = sum(len(ranking.docids) for ranking in fused.rankings.values())
     return FuseReport(request.out, len(fused), documents)

@@ -24,7 +24,7 @@ from m2dr.evaluation.sentence_tasks import distinct
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_dtype, choose_training_device
 from m2dr.model.encoder import Encoder
-from m2dr.model.exits import give_exits
+from m2dr.model.exits import with_heads
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.modules import rotate
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
@@ -362,7 +362,7 @@ def fit_exits(
         raise unfit(names, error) from error
     if words is not None:
         words = replace(words, beside=matrices)
-    give_exits(encoder, heads, words)
+    encoder.fitted = with_heads(encoder.fitted, heads, words).to(encoder.device)
     return FitRecord(
         corpora=tuple(names),
         texts=len(read.texts),

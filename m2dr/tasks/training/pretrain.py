@@ -149,7 +149,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
 def _check(settings: PretrainSettings) -> None:
     folder = find_folder(settings.backbone)
     card = read_card(folder)
-    if card.exit_head in ("fitted", "table"):
+    if card.exit_head == "fitted":
         raise UserError(f"{settings.backbone} has fitted exits; pre-train its own {card.backbone}.")
     module, pooling = reshaping_module(folder), card.pooling
     if module or len(pooling_modes(pooling)) > 1:

@@ -31,11 +31,6 @@ USUAL_LOSS: dict[Kind, Loss] = {
     "sentences": "simcse",
 }
 PAIRED = ("cosent", "angle")  # losses of pairs that are more or less alike
-RECIPE_SETTINGS = (
-    *CHOICES, "faithful", "loss_weights", "term_weights", "candidates",
-    "relations_temperature", "relations_self", "chain_temperature",
-    "distill", "distill_weight", "contrastive_weight", "distill_temperature",
-)  # fmt: skip
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(TrainSettings)}
 
 
@@ -253,7 +248,7 @@ def stairs_of(full: Cut) -> tuple[Cut, ...]:
 
 
 def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
-    """Return the terms of one batch, what else is trained, and which settings no term reads."""
+    """Return the terms of one batch, what else is trained, and which settings have no effect."""
     recipe = recipe_of(settings, kind)
     variant, setting, card = recipe.variant, recipe.setting, recipe.card
     source = "the last layer" if variant.documents == "last" else "the query's layer"
@@ -297,58 +292,39 @@ def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
     }
     lines += [line for line, there in extra_terms.items() if there]
     lines.append(counted(len(counts), "terms") + (f", {draws} draws of a batch" * (draws > 1)))
-    if idle := unread(settings, kind):
-        lines.append(f"Given, and read by no term: {', '.join(idle)}.")
+    lines += filter(None, [no_effect(settings, recipe)])
     return "\n".join(lines)
 
 
-def unread(settings: TrainSettings, kind: Kind = "documents") -> list[str]:
-    """Return the settings of the recipe that were given and that none of its terms reads."""
-    recipe = recipe_of(settings, kind)
-    variant, read = recipe.variant, _read(recipe)
-    shallow = any(term.cut.layer < recipe.full.layer for s in recipe.choices for term in s.terms)
-    uses = {
-        "layers": variant.single_cut or shallow and not variant.staircase,
-        "dims": variant.prefixes != "none",
-        "checkpoints": variant.staircase or variant.sia or variant.pic,
-    }
-    found = [name for name, used in uses.items() if getattr(settings, name) and not used]
-    for name in RECIPE_SETTINGS:
-        default = _DEFAULTS[name]
-        if getattr(settings, name) in (default, getattr(settings.row, name, default)):
-            continue
-        try:
-            without = _read(recipe_of(replace(settings, **{name: default}), kind))
-        except UserError:  # without it nothing can be trained, or another setting would not fit
-            continue
-        if without == read:
-            found.append(name)
-    return found
+def no_effect(settings: TrainSettings, recipe: Recipe) -> str:
+    """Name the given settings of parts that a recipe does not have; empty where there is none.
 
-
-def _read(recipe: Recipe) -> tuple[object, ...]:
-    """Return all that settings of a recipe can change in a training or its model."""
-    setting, variant = recipe.setting, recipe.variant
-    terms = [term for step in recipe.choices for term in step.terms]
-    kinds = {term.kind for term in terms} - {"retrieve"}
-    layers = {term.cut.layer for term in terms}
-    aligned = kinds - {"distill"}
-    vectors = {kind.split()[0] for kind in aligned - {"align scores"}}
-    extra = 1 - variant.alpha  # what token relations and the chain count
-    sia, pic = variant.sia and extra > 0, variant.pic and extra > 0
-    return (
-        tuple(step.terms for step in recipe.choices),
-        (min(layers) < recipe.full.layer or pic) and recipe.card.documents,
-        (recipe.card.exit_head, variant.freeze, setting.loss),
-        setting.loss == "angle" and (setting.loss_weights, recipe.scored and setting.candidates),
-        "distill" in kinds and (setting.distill, setting.distill_temperature),
-        aligned and (variant.add_mse, variant.align_reduction),
-        vectors and variant.align_temperature,
-        "align" in vectors and variant.compress,
-        "imitate" in vectors and variant.detach,
-        layers & {*setting.learned},
-        sia and (recipe.related, setting.relations_temperature, [c.layer for c in recipe.path]),
-        sia and recipe.card.pooling != "mean" and setting.relations_self,
-        pic and (recipe.path, setting.chain_temperature),
-        (sia or pic) and extra,
-    )
+    A setting with the value of its default, or of the variant's row, was not given.
+    """
+    variant, setting = recipe.variant, recipe.setting
+    shallow = variant.shallow or variant.staircase
+    of_parts = [
+        ("layers", variant.single_cut or variant.shallow and not variant.staircase),
+        ("dims", variant.prefixes != "none"),
+        ("checkpoints", variant.staircase or variant.sia or variant.pic),
+        ("documents", shallow or variant.pic),
+        ("weights exit_head full_dim embeddings", shallow),
+        ("teacher", variant.align == "score"),
+        ("add_mse align_reduction align_weight align_by_layer", variant.align != "none"),
+        ("compress", variant.align == "pca"),
+        ("detach align_width", variant.align == "embedding"),
+        ("align_temperature joint_batch", variant.align in ("pca", "embedding")),
+        ("relations_temperature relations_self", variant.sia),
+        ("chain_temperature full_checkpoints", variant.pic),
+        ("loss_weights candidates", setting.loss == "angle"),
+        ("distill_weight contrastive_weight distill_temperature", setting.distill != "none"),
+    ]
+    idle = [
+        name
+        for names, used in of_parts
+        for name in names.split()
+        if not used
+        and getattr(settings, name)
+        not in (_DEFAULTS[name], getattr(settings.row, name, _DEFAULTS[name]))
+    ]
+    return f"No effect on this recipe: {', '.join(idle)}." if idle else ""

@@ -21,7 +21,7 @@ from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.models import at_revision, fitted_cuts
 from m2dr.tasks.training import run_folder
 from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
-from m2dr.tasks.training.recipe import Recipe, recipe_of
+from m2dr.tasks.training.recipe import Recipe, no_effect, recipe_of
 from m2dr.tasks.training.training_data import TrainingData, kind_of, open_training_data
 from m2dr.training.module import TrainingModule
 from m2dr.training.objective import ScoreLoss
@@ -140,6 +140,8 @@ def train(
         say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
         say(f"  {counted(data.count, data.unit)}, {plan.batch} per step, into {folder}")
         say(f"  Negatives: {data.negatives}")
+        if idle := no_effect(settings, setup.recipe):
+            say(f"  {idle}")
 
         def quality() -> dict[str, float]:
             found = data.quality(encoder, setup.tokenizer) if data.quality else {}
