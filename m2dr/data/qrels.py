@@ -1,5 +1,6 @@
 """Files of judgements (qrels), with three columns as in BEIR or four as in TREC, and of queries."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
@@ -19,6 +20,9 @@ JUDGED = (
     ("score", "relevance", "rel", "label", "grade"),
 )
 _ITERATION = ("0", "Q0")
+_QRELS = re.compile(r"[._-]?qrels?(?![a-z])[._-]?", re.IGNORECASE)
+_JUDGEMENTS = re.compile("judge?ment|relevance", re.IGNORECASE)
+_SUFFIXES = (*tables.TEXT, *tables.ARROW, ".txt", ".trec", ".qrels", ".qrel")
 
 FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those found, in file order
 
@@ -117,6 +121,39 @@ def _judgement(query: object, document: object, score: object) -> Judgement:
     return Judgement(
         tables.id_of(query), tables.id_of(document), int(level) if level.is_integer() else level
     )
+
+
+def judgement_files(folder: Path) -> tuple[dict[str, Path], list[Path]]:
+    """Return the files of judgements in a folder and in its folder `qrels`, and those not read.
+
+    Returns:
+        By split, the table or text file that lies in `qrels` or is called so; and others that lie
+        there or are called so, or judgements: of another format, or of a split that one has.
+    """
+    inside = sorted((folder / "qrels").glob("*"))
+    beside = sorted(path for path in folder.glob("*") if path.is_file())
+    unread = [path for path in beside if _JUDGEMENTS.search(path.name)]
+    files: dict[str, Path] = {}
+    for path in (*inside, *(path for path in beside if _QRELS.search(path.name))):
+        split = qrels_split(path)
+        if split and split not in files and (path.is_file() or tables.is_table(path)):
+            files[split] = path
+        elif not path.name.startswith((".", "README")):
+            unread.append(path)
+    return files, unread
+
+
+def qrels_split(path: Path) -> str:
+    """Return the split that a file of judgements is called after; empty for another format.
+
+    >>> qrels_split(Path("qrels.dev.small.tsv")), qrels_split(Path("2019qrels-pass.txt"))
+    ('dev.small', '2019-pass')
+    >>> qrels_split(Path("qrels.tsv")), qrels_split(Path("qrels/validation.txt"))
+    ('test', 'dev')
+    """
+    if path.suffix and not path.is_dir() and tables.suffix_of(path) not in _SUFFIXES:
+        return ""
+    return tables.split_name("-".join(filter(None, _QRELS.split(tables.name_of(path))))) or "test"
 
 
 def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQueries:

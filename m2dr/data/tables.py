@@ -57,6 +57,7 @@ _NOTES = (".md", ".txt")
 _RATED = re.compile("score|label|relevan", re.IGNORECASE)  # columns whose lists are no vectors
 # Columns of which a dict of one row has a text each, and a dict of rows by id has none.
 _OF_ONE = ("text", "query", "_id", "id", "docid")
+_PAGES = {"README", "LICENSE", "LICENCE", "CHANGELOG", "CITATION"}
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 
 
@@ -448,6 +449,26 @@ def _notes(folder: Path) -> list[Path]:
     if any(suffix_of(each) in (*ARROW, *TEXT) for each in seen):
         return []
     return [each for each in seen if each.suffix.lower() in _NOTES]
+
+
+def unread_files(path: Path) -> tuple[Path, ...]:
+    """Return the files of a folder, and all below, that are no part of its rows.
+
+    Pages about a data set, such as README.md, are none of them, nor are hidden files.
+    """
+    if not path.is_dir():
+        return ()
+    read = {file for file, _ in _files(path)} or set(_notes(path))
+    return tuple(
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+        and file not in read
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        and not (
+            file.stem.upper() in _PAGES or file.name in _NO_ROWS or _CACHE.fullmatch(file.name)
+        )
+    )
 
 
 def _of_notes(folder: Path, _: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":

@@ -9,6 +9,7 @@ from m2dr.core.errors import counted
 from m2dr.core.progress import progress
 from m2dr.core.requests import CheckRequest
 from m2dr.data.dataset import Dataset, is_document
+from m2dr.data.loaders import unread
 from m2dr.data.sentences import Sentences, open_sentences, paths_of, recognises_sentences
 from m2dr.data.tables import columns_of, is_table
 from m2dr.evaluation.grid import aligned
@@ -85,6 +86,8 @@ def _of_corpus(dataset: Dataset) -> DataReport:
                 advance(1)
 
         texts, splits = {"documents": _counts(documents(), "documents", problems)}, {}
+    if dataset.unread:
+        problems.append(unread(dataset))
     for split in dataset.splits:
         queries, judgements = dataset.queries(split), dataset.judgements(split)
         unit, known = f"queries, {split}", {query.id for query in queries}
@@ -95,6 +98,7 @@ def _of_corpus(dataset: Dataset) -> DataReport:
             first.append(asdict(query) | {"judged": judged})
             if query.id in negatives:
                 first[-1]["negatives"] = negatives[query.id]
+        problems += filter(None, [dataset.kept_own(split)])
         there = [j for j in judgements if dataset.holds(j.document_id)]
         gone = {j.document_id for j in judgements} - {j.document_id for j in there}
         for what, ids in (

@@ -6,12 +6,11 @@ A query text passes `Searcher`: the tokenizer and the cut encoder of `tasks.enco
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from m2dr.core import requests
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say
-from m2dr.core.records import Cut, Document, ModelCard, Query, Run
+from m2dr.core.records import Cut, Document, ModelCard, Query, Run, Value
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
@@ -27,7 +26,7 @@ from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import on_gpu, open_index
-from m2dr.index.filters import FIELDS, Filter, Value, field_types, typed
+from m2dr.index.filters import Filter
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.manifest import (
     MANIFEST,
@@ -314,12 +313,12 @@ class Hit:
     def fields(self) -> dict[str, Value]:
         """The document's own fields by name, read from the corpus on demand.
 
-        Numbers and truths are such where all documents of the index have them; else they are texts.
+        Each is of the type that the file has: number, truth or text, as cells of CSV all are.
 
         Raises:
             UserError: the corpus is not on this machine, or has changed.
         """
-        return typed(self._document.fields, self._searcher.kinds)
+        return dict(self._document.fields)
 
     @cached_property
     def _document(self) -> Document:
@@ -541,14 +540,6 @@ class Searcher:
         run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
         found = time.perf_counter()
         return run, (tokenised - start, encoded - tokenised, found - encoded)
-
-    @cached_property
-    def kinds(self) -> Mapping[str, Any]:
-        """Types of the documents' fields; none where they are not known."""
-        try:
-            return field_types(store_of(self.resolved) / FIELDS)
-        except UserError:
-            return {}
 
 
 def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object]:
