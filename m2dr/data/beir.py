@@ -106,6 +106,8 @@ def _part(folder: Path, name: str) -> Path | None:
 
 def _parts(folder: Path, name: str) -> list[Path]:
     """Return the tables that are called after a part; the first is read."""
-    paths = [path for path in folder.glob(f"{name}*") if path.name.partition(".")[0] == name]
-    paths.sort(key=lambda path: (".jsonl" not in path.suffixes, path.is_dir(), path.name))
+    paths = [
+        path for path in sorted(folder.glob(f"{name}*")) if path.name.partition(".")[0] == name
+    ]
+    paths.sort(key=lambda path: (".jsonl" not in path.suffixes, path.is_dir(), len(path.name)))
     return list(filter(is_table, paths))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from m2dr.core import requests
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say
-from m2dr.core.records import Cut, Document, ModelCard, Query, Run, Value
+from m2dr.core.records import Cut, Document, ModelCard, Query, Run, Value, paired
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
@@ -555,7 +555,7 @@ def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object
         rows.append(place | {"text": content, "fields": fields})
     times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
     cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
-    return {"query": text, **cut, "dim": searcher.cut.dim, "hits": rows, **times}
+    return {"query": paired(text), **cut, "dim": searcher.cut.dim, "hits": rows, **times}
 
 
 class QueryEncoders:
