@@ -1,6 +1,6 @@
 """The table of loaders, and `open_dataset`, which opens a data set by name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -37,7 +37,7 @@ def _open_table(name: str) -> Dataset:
             return Dataset(tables.name_of(path), TableCorpus(path, ("_id", "text")), {})
         raise UserError(
             f"{path}: the first line, {' | '.join(first)!r:.200}, names no column that m2dr knows, "
-            "such as text or query, and positive."
+            "such as text, or query and positive; --columns tells what others are."
         )
     columns = tables.columns_of(path)
     if not columns and path.is_file() and tables.suffix_of(path) in (".csv", ".tsv"):
@@ -86,7 +86,7 @@ def open_dataset(name: str) -> Dataset:
         if loader.recognises(name):
             dataset = loader.open(name)
             if dataset.unread:
-                say_once(unread(dataset))
+                say_once(unread(dataset.name, dataset.unread))
             return dataset
     path = Path(name)
     parts = [folder for folder in beir.parts_of(name).values() if folder]
@@ -99,10 +99,10 @@ def open_dataset(name: str) -> Dataset:
     raise UserError(f"There is no data set {name!r}. {suggestion(name, known)}".rstrip())
 
 
-def unread(dataset: Dataset) -> str:
+def unread(name: str, files: Sequence[Path]) -> str:
     """Return a sentence about the files of a data set that are not read."""
-    names = ", ".join(map(str, dataset.unread[:5])) + ", …" * (len(dataset.unread) > 5)
-    return f"{dataset.name}: {counted(len(dataset.unread), 'files', ',')} there not read: {names}."
+    names = ", ".join(map(str, files[:5])) + ", …" * (len(files) > 5)
+    return f"{name}: {counted(len(files), 'files', ',')} there not read: {names}."
 
 
 def open_texts(name: str, queries: bool = False) -> Texts:

@@ -99,8 +99,8 @@ def cells(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.Reco
     import pyarrow as pa
     from pyarrow import csv
 
-    quoted = _is_quoted(path, delimiter)
-    if not quoted and delimiter != "\t":
+    quoted = _are_closed(path, delimiter)
+    if quoted is False and delimiter != "\t":
         raise UserError(f"{path} has a cell whose quotation mark is never closed.")
     try:
         with opened(path) as file:
@@ -110,7 +110,7 @@ def cells(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.Reco
                 csv.ParseOptions(
                     delimiter=delimiter,
                     quote_char='"' if quoted else False,
-                    newlines_in_values=quoted,
+                    newlines_in_values=bool(quoted),
                 ),
                 csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
             )
@@ -123,7 +123,7 @@ def decoded(text: str | bytes) -> Any:
     """Return what JSON holds.
 
     NaN and Infinity, which Python writes and JSON has not, are null; half a surrogate pair is
-    U+FFFD.
+    U+FFFD, and a control character that is written as it is is itself.
 
     Raises:
         msgspec.DecodeError: it is no JSON.
@@ -134,7 +134,7 @@ def decoded(text: str | bytes) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         try:
-            value = json.loads(text, parse_constant=lambda _: None)
+            value = json.loads(text, parse_constant=lambda _: None, strict=False)
         except (ValueError, RecursionError):
             value = None
         if value is None:
@@ -161,10 +161,13 @@ def _is_text(line: bytes) -> bool:
         return False
 
 
-def _is_quoted(path: Path, delimiter: str) -> bool:
-    """Return whether every cell that begins with a quote is closed: between tabs, by its end."""
+def _are_closed(path: Path, delimiter: str) -> bool | None:
+    """Return whether cells that begin with a quote are closed: between tabs, by their end.
+
+    None if no cell begins with one.
+    """
     ends = (delimiter.encode(), b"\r", b"\n")
-    inside = False
+    inside, found = False, None
     for block in _blocks(path):
         before, *rest = block.split(b'"')  # each of rest follows a quote
         number = 0
@@ -172,6 +175,7 @@ def _is_quoted(path: Path, delimiter: str) -> bool:
             after = rest[number]
             if not inside:
                 inside = before.endswith(ends) or not (number or before)
+                found = found or inside or None
             elif not after and number + 1 < len(rest):
                 number += 1  # a quote that is written twice
             elif after and not after.startswith(ends) and delimiter == "\t":
@@ -180,4 +184,4 @@ def _is_quoted(path: Path, delimiter: str) -> bool:
                 inside = False
             before = rest[number]
             number += 1
-    return not inside
+    return False if inside else found

@@ -100,10 +100,10 @@ def test_a_document_is_read_however_its_file_was_written(
 def test_control_characters_are_characters_and_half_a_pair_is_replaced(tmp_path: Path) -> None:
     lines = ["infor\x02mation", "\x00", "", "a\x0bb\x1c\u2028c"]
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
-    (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "cut \\ud83d", "n": 7}\n')
+    (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "\x02cut\t\\ud83d", "n": 7}\n')
 
     assert [each.text for each in open_texts(str(tmp_path / "a.txt"))()] == lines
-    assert texts(tmp_path / "a.jsonl") == ["cut \ufffd"]
+    assert texts(tmp_path / "a.jsonl") == ["\x02cut\t\ufffd"]
 
 
 @pytest.mark.parametrize(
