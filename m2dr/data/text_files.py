@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,8 @@ def cells(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.Reco
     import pyarrow as pa
     from pyarrow import csv
 
-    quoted = _are_closed(path, delimiter)
+    status = path.stat()
+    quoted = _are_closed(path, delimiter, (status.st_mtime_ns, status.st_size))
     if quoted is False and delimiter != "\t":
         raise UserError(f"{path} has a cell whose quotation mark is never closed.")
     try:
@@ -161,7 +163,12 @@ def _is_text(line: bytes) -> bool:
         return False
 
 
-def _are_closed(path: Path, delimiter: str) -> bool | None:
+@lru_cache(maxsize=64)  # a file is opened several times, and its first row wanted alone
+def _are_closed(
+    path: Path,
+    delimiter: str,
+    state: tuple[int, int],  # noqa: ARG001  # part of the key
+) -> bool | None:
     """Return whether cells that begin with a quote are closed: between tabs, by their end.
 
     None if no cell begins with one.
