@@ -57,11 +57,11 @@ def save_to_disk(path: Path, rows: Rows, shards: int = 1) -> Path:
     return path
 
 
-def as_csv(cells: Sequence[Sequence[object]]) -> str:
+def as_csv(cells: Sequence[Sequence[object]], delimiter: str = ",") -> str:
     out = io.StringIO(newline="")
-    csv.writer(out).writerows(cells)
+    csv.writer(out, delimiter=delimiter).writerows(cells)
     return out.getvalue()
 
 
 def as_tsv(cells: Sequence[Sequence[object]]) -> str:
-    return "".join("\t".join(map(str, row)) + "\n" for row in cells)
+    return as_csv(cells, "\t")

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from m2dr.core.errors import UserError, counted
 
@@ -59,6 +60,12 @@ def say(text: str) -> None:
     if is_main_process():
         sys.stderr.write(printable(text) + "\n")
         sys.stderr.flush()
+
+
+@cache
+def say_once(text: str) -> None:
+    """Print a line as `say` does, at its first time in this process."""
+    say(text)
 
 
 def is_main_process() -> bool:

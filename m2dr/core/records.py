@@ -69,7 +69,17 @@ def is_ready(cut: Cut, cuts: Iterable[Cut]) -> bool:
 
 
 Side = Literal["query", "document"]  # decides the prefix and the length of a text
-Fields = tuple[tuple[str, str], ...]  # names and values, as texts; each name once
+Value = str | int | float | bool  # of a field, of the type that its file gives it
+Fields = tuple[tuple[str, Value], ...]  # names and values; each name once
+
+
+def paired(text: str) -> str:
+    """Return a text with U+FFFD for each half of a surrogate pair, which UTF-8 cannot hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """Folders in the layout of BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or as tables."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from m2dr.core.errors import UserError
 from m2dr.data.dataset import Dataset, Split, TableCorpus
-from m2dr.data.qrels import find_queries, read_split
-from m2dr.data.tables import is_table, name_of, split_name
+from m2dr.data.qrels import find_queries, judgement_files, read_split
+from m2dr.data.tables import is_table, unread_files
 
 # Published as one folder of several data sets, whose measures are averaged.
 _COMPOSED = {
@@ -62,26 +62,31 @@ def open_beir(name: str) -> Dataset:
     corpus = folder and _part(folder, "corpus")
     if not folder or not corpus:
         raise UserError(f"There is no corpus.jsonl in {name}; a BEIR folder holds its documents.")
-    qrels = {
-        split_name(name_of(path)): path
-        for path in sorted((folder / "qrels").glob("*"))
-        if is_table(path)
-    }
+    qrels, unread = judgement_files(folder)
+    unread += [path for name in ("corpus", "queries") for path in _parts(folder, name)[1:]]
+    unread += unread_files(corpus)
     queries = _part(folder, "queries") or folder / "queries.jsonl"
     folder = folder.resolve()
     whole = folder.parent.name
     part = folder.name in _COMPOSED.get(whole, ())
-    return open_parts(f"{whole}-{folder.name}" if part else folder.name, corpus, queries, qrels)
+    name = f"{whole}-{folder.name}" if part else folder.name
+    return open_parts(name, corpus, queries, qrels, unread)
 
 
-def open_parts(name: str, corpus: Path, queries: Path, qrels: Mapping[str, Path]) -> Dataset:
+def open_parts(
+    name: str,
+    corpus: Path,
+    queries: Path,
+    qrels: Mapping[str, Path],
+    unread: Sequence[Path] = (),
+) -> Dataset:
     """Open a data set whose documents, queries and judgements, by split, are tables."""
     documents = TableCorpus(corpus)
     splits = {
         split: Split(partial(read_split, path, documents, partial(find_queries, queries)))
         for split, path in qrels.items()
     }
-    return Dataset(name, documents, splits)
+    return Dataset(name, documents, splits, unread=unread)
 
 
 def _candidates(name: str) -> tuple[Path, ...]:
@@ -96,6 +101,13 @@ def _is_dataset(folder: Path) -> bool:
 
 def _part(folder: Path, name: str) -> Path | None:
     """Return the file or folder of a part, such as corpus.jsonl; None when there is none."""
-    paths = [path for path in folder.glob(f"{name}*") if path.name.partition(".")[0] == name]
-    paths.sort(key=lambda path: (".jsonl" not in path.suffixes, path.is_dir(), path.name))
-    return next(filter(is_table, paths), None)
+    return next(iter(_parts(folder, name)), None)
+
+
+def _parts(folder: Path, name: str) -> list[Path]:
+    """Return the tables that are called after a part; the first is read."""
+    paths = [
+        path for path in sorted(folder.glob(f"{name}*")) if path.name.partition(".")[0] == name
+    ]
+    paths.sort(key=lambda path: (".jsonl" not in path.suffixes, path.is_dir(), len(path.name)))
+    return list(filter(is_table, paths))

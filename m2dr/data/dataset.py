@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.records import Document, Fields, Judgement, Query
+from m2dr.core.progress import say_once
+from m2dr.core.records import Document, Fields, Judgement, Query, Value
 from m2dr.data.tables import Ids, Row, StoredRows, column, id_of, optional, parsed, text_of
 
 # Given negatives kept per query. A group draws some ten of them, and official files give up to a
@@ -25,6 +26,7 @@ NEGATIVES_KEPT = 64
 # The queries of ArguAna and Quora are themselves documents of the corpus, under the same ids; BEIR
 # leaves those out of the ranking. Elsewhere an equal id is chance, and dropping would lose answers.
 _DROP_OWN_DOCUMENT = {"arguana", "quora"}
+_SAMPLE = 1000  # queries of a split that are compared with the documents of their ids
 
 # Columns of a document; of several names of one thing the first that has a value counts.
 # They are those of BEIR, MTEB, Pyserini, Tevatron, PyTerrier, ir_datasets, LangChain and Haystack.
@@ -32,7 +34,11 @@ DOCUMENT_IDS = ("_id", "id", "docid", "document_id", "doc_id", "docno", "pid")
 DOCUMENT_TEXTS = ("text", "contents", "page_content", "content", "passage", "body")
 DOCUMENT_COLUMNS = (*DOCUMENT_IDS, "title", *DOCUMENT_TEXTS)
 _KNOWN = frozenset(DOCUMENT_COLUMNS)
+_CLASS = ("type", "Document")  # of LangChain's documents, beside page_content: no field
 METADATA = ("metadata", "meta")  # an object whose keys are fields: of BEIR and LangChain, Haystack
+
+# Names of fields that are something else where they stand beside the text.
+_READ_OTHERWISE = {*DOCUMENT_COLUMNS, *METADATA, "id_"}
 
 JudgedQueries = tuple[list[Query], list[Judgement]]  # the queries in file order, the judgements
 Negatives = Mapping[str, tuple[str, ...]]  # query id → docids given as not relevant
@@ -84,10 +90,12 @@ class Dataset:
         corpus: the documents.
         splits: those with judgements, by name.
         aliases: other names of a split.
+        unread: files that lie there and are not read.
 
     Attributes:
         drops_own_document: whether the document with the query's own id is left out of its
             ranking.
+        unread: as given.
     """
 
     def __init__(
@@ -96,8 +104,10 @@ class Dataset:
         corpus: Corpus,
         splits: Mapping[str, Split],
         aliases: Mapping[str, str] | None = None,
+        unread: Iterable[Path] = (),
     ) -> None:
         self.name = name
+        self.unread = tuple(unread)
         # By the name of the data set, whatever its indexes are called.
         self.drops_own_document = not _DROP_OWN_DOCUMENT.isdisjoint(name.lower().split("-"))
         self._corpus = corpus
@@ -148,6 +158,28 @@ class Dataset:
         """Return the docid that is left out of a query's ranking and negatives, if there is one."""
         return query_id if self.drops_own_document and self.holds(query_id) else None
 
+    def kept_own(self, split: str) -> str:
+        """Return a sentence if queries of a split are documents, of one id, and stay in rankings.
+
+        Those that are judged relevant to themselves are meant to be found, and do not count.
+        """
+        if self.drops_own_document:
+            return ""
+        queries, judgements = self._judged[self._known(split)]
+        some = {query.id: query.text for query in queries[:_SAMPLE] if self.holds(query.id)}
+        meant = {j.query_id for j in judgements if j.query_id == j.document_id and j.relevance > 0}
+        found = [
+            name
+            for name, text in some.items()
+            if name not in meant and text in (self.document(name).text, self.document(name).content)
+        ]
+        if not found:
+            return ""
+        return (
+            f"{self.name}: queries of {split}, such as {found[0]!r}, are documents too, and each "
+            "finds itself; they are left out where the name of the data has the word quora."
+        )
+
     def queries(self, split: str) -> list[Query]:
         """Return the judged queries of a split that have a text, in file order."""
         return self._read(split)[0]
@@ -175,6 +207,8 @@ class Dataset:
         name = self._known(split)
         if name not in self._judged:
             self._judged[name] = self._splits[name].read()
+            if note := self.kept_own(name):
+                say_once(note)
         return self._judged[name]
 
     def _known(self, split: str) -> str:
@@ -231,7 +265,7 @@ class TableCorpus:
         if first is None:
             raise UserError(f"{path} holds no document.")
         self._numbered = optional(first, DOCUMENT_IDS) is None
-        next(iter(self))
+        next(parsed(path, lambda row: self._document(row, 0), names))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -307,40 +341,60 @@ def document_of(row: Row, docid: str | None = None) -> Document:
 
 
 def own_fields(row: Mapping[str, object], known: Collection[str]) -> Fields:
-    """Return the fields of a row, as texts: what is missing, empty or a list is left out.
+    """Return the fields of a row: what is missing, empty or a list is left out.
 
     The keys of `metadata` are fields, and those of any other object follow its own name and a dot.
+    One that has the name of a column is called metadata.NAME.
 
     Args:
         row: of a document.
         known: keys of its id, its title and its text.
 
-    >>> own_fields({"_id": "d", "year": 1999, "metadata": {"open": True}}, ["_id"])
-    (('year', '1999'), ('open', 'true'))
+    >>> own_fields({"_id": "d", "year": 1999, "metadata": {"open": True, "_id": "7"}}, ["_id"])
+    (('year', 1999), ('open', True), ('_id', '7'))
     """
-    fields: dict[str, str] = {}
+    fields: dict[str, Value] = {}
+    skipped = _CLASS if "page_content" in row else ()
     for name, value in row.items():
-        if name not in known and name not in METADATA:
+        if name not in known and name not in METADATA and (name, value) != skipped:
             fields.update(_flattened(name, value))
     for column_name in METADATA:
-        for name, text in _flattened("", row.get(column_name)):
-            fields.setdefault(name or column_name, text)
+        for name, value in _flattened("", row.get(column_name)):
+            if fields.setdefault(name or column_name, value) != value:
+                fields[f"{column_name}.{name}"] = value
     return tuple(fields.items())
 
 
-def _flattened(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a value, as JSON and ISO 8601 write them: one, or those of an object."""
+def row_of_document(document: Document) -> Row:
+    """Return a row that is read as this document: its fields beside the text, or in `metadata`.
+
+    >>> row_of_document(Document("d", "text", fields=(("year", 1999), ("id", "7"))))
+    {'id': 'd', 'title': '', 'text': 'text', 'year': 1999, 'metadata': {'id': '7'}}
+    """
+    row = {"id": document.id, "title": document.title, "text": document.text}
+    beside = {name: value for name, value in document.fields if name not in _READ_OTHERWISE}
+    inside = {name: value for name, value in document.fields if name in _READ_OTHERWISE}
+    return row | beside | ({METADATA[0]: inside} if inside else {})
+
+
+def _flattened(name: str, value: object) -> Iterator[tuple[str, Value]]:
+    """Yield the fields of a value, of its own type: one, or those of an object; days as ISO 8601.
+
+    A decimal is a number as JSON would have it, where that is the same.
+    """
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, Decimal) and value.is_finite():
+        number = int(value) if value == value.to_integral_value() else float(value)
+        value = number if Decimal(repr(number)) == value else str(value)
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flattened(f"{name}.{key}" if name else str(key), inner)
-    elif isinstance(value, bool):
-        yield name, "true" if value else "false"
-    elif isinstance(value, str | int | Decimal) and str(value).strip():
-        yield name, str(value)
-    elif isinstance(value, float) and isfinite(value):
-        yield name, repr(value)
+    elif isinstance(value, str):
+        if value.strip():
+            yield name, value
+    elif isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
+        yield name, value
     elif isinstance(value, date | time):
         yield name, value.isoformat()
 

@@ -1,14 +1,16 @@
 """The table of loaders, and `open_dataset`, which opens a data set by name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from m2dr.core.errors import UserError, suggestion
+from m2dr.core.errors import UserError, counted, suggestion
+from m2dr.core.progress import say_once
 from m2dr.core.records import Document
 from m2dr.data import beir, irds, msmarco, pydocs, tables
 from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS, Dataset, TableCorpus, is_document
+from m2dr.data.text_files import first_line
 from m2dr.data.training_rows import POSITIVES, QUERIES, answers, open_rows
 
 _COLUMNS = (*DOCUMENT_IDS, *DOCUMENT_TEXTS, *QUERIES, *POSITIVES)
@@ -28,19 +30,24 @@ def _open_hub(name: str) -> Dataset:
 def _open_table(name: str) -> Dataset:
     """Open a table: pairs or groups, or documents without queries."""
     path = Path(name)
+    left = tables.unread_files(path)
+    if not tables.has_header(path, _COLUMNS):
+        first = tables.header_of(path)
+        if tables.suffix_of(path) == ".tsv" and len(first) == 2:
+            return Dataset(tables.name_of(path), TableCorpus(path, ("_id", "text")), {})
+        raise UserError(
+            f"{path}: the first line, {' | '.join(first)!r:.200}, names no column that m2dr knows, "
+            "such as text, or query and positive; --columns tells what others are."
+        )
     columns = tables.columns_of(path)
     if not columns and path.is_file() and tables.suffix_of(path) in (".csv", ".tsv"):
-        raise UserError(f"{name} holds no row below its header, {tables.first_line(path)!r:.200}.")
-    if (
-        tables.suffix_of(path) == ".tsv"
-        and len(columns) == 2
-        and not tables.has_header(path, _COLUMNS)
-    ):
-        return Dataset(tables.name_of(path), TableCorpus(path, ("_id", "text")), {})
+        raise UserError(f"{name} holds no row below its header, {first_line(path)!r:.200}.")
     of_training = not {*QUERIES, *POSITIVES}.isdisjoint(columns)
     if columns and not answers(columns) and (is_document(columns) or not of_training):
-        return Dataset(tables.name_of(path), TableCorpus(path), {})
-    return open_rows(name)
+        return Dataset(tables.name_of(path), TableCorpus(path), {}, unread=left)
+    dataset = open_rows(name)
+    dataset.unread = left
+    return dataset
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,10 @@ def open_dataset(name: str) -> Dataset:
     """
     for loader in LOADERS:
         if loader.recognises(name):
-            return loader.open(name)
+            dataset = loader.open(name)
+            if dataset.unread:
+                say_once(unread(dataset.name, dataset.unread))
+            return dataset
     path = Path(name)
     parts = [folder for folder in beir.parts_of(name).values() if folder]
     if parts:
@@ -87,6 +97,12 @@ def open_dataset(name: str) -> Dataset:
     if path.exists():
         raise UserError(f"{name} is none of: {'; '.join(loader.summary for loader in LOADERS)}.")
     raise UserError(f"There is no data set {name!r}. {suggestion(name, known)}".rstrip())
+
+
+def unread(name: str, files: Sequence[Path]) -> str:
+    """Return a sentence about the files of a data set that are not read."""
+    names = ", ".join(map(str, files[:5])) + ", …" * (len(files) > 5)
+    return f"{name}: {counted(len(files), 'files', ',')} there not read: {names}."
 
 
 def open_texts(name: str, queries: bool = False) -> Texts:

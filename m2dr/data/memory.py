@@ -1,5 +1,6 @@
 """Data in memory, with columns of other names, or in passages, as files that commands open."""
 
+import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ import numpy as np
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder, json_sha256, sha256_of
+from m2dr.core.records import paired
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, METADATA
 from m2dr.data.loaders import open_dataset
 from m2dr.data.qrels import JUDGED, QUERY_IDS, QUERY_TEXTS, read_judgements
@@ -161,7 +163,12 @@ def _write(
         with path.open("wb") as file:
             exact = map(_exact, renamed(rows))
             for row in passages_of(exact, passages) if passages else exact:
-                file.write(encoder.encode(row) + b"\n")
+                try:
+                    line = encoder.encode(row)
+                except UnicodeEncodeError:  # half a surrogate pair
+                    plain = msgspec.to_builtins(row, enc_hook=_plain)
+                    line = paired(json.dumps(plain, ensure_ascii=False)).encode()
+                file.write(line + b"\n")
         if not row:
             raise UserError(f"No rows were given for {path.stem}.")
     if absent:

@@ -10,11 +10,10 @@ from m2dr.core.errors import UserError
 from m2dr.core.progress import progress
 from m2dr.core.records import Document, Query
 from m2dr.data.dataset import Corpus, Dataset, Negatives, Split, TableCorpus, first_negatives
-from m2dr.data.qrels import query_of, read_split
+from m2dr.data.qrels import judgement_files, query_of, read_split
 from m2dr.data.tables import has_header, header_of, parsed, read_cells, split_in, suffix_of, text_of
 from m2dr.data.training_rows import POSITIVES, TrainingRow, answers, build_dataset, training_rows
 
-_QRELS = re.compile(r"^(?P<before>.*?)[.-]?qrels[.-]?(?P<after>.*?)\.(?:tsv|txt)(?:\.gz)?$")
 # The archive that official files come in, collectionandqueries.tar.gz, may lie beside them.
 _QUERIES = re.compile(r".*queries(?!.*\.tar\b).*\.(tsv|txt)(\.gz)?$")
 _TRIPLE = ("query", "positive", "negative")  # ids or texts
@@ -38,14 +37,14 @@ def open_msmarco(name: str) -> Dataset:
     files = sorted(folder.iterdir())
     corpus = TableCorpus(next(path for path in files if path.name in _COLLECTIONS), _NAMED)
     find = partial(_find_queries, [path for path in files if _QUERIES.match(path.name)])
+    qrels, unread = judgement_files(folder)
     splits = {
         split: Split(
             partial(read_split, path, corpus, find), partial(_negatives, files, split, corpus)
         )
-        for path in files
-        if (split := qrels_split(path))
+        for split, path in qrels.items()
     }
-    return Dataset(folder.resolve().name, corpus, splits)
+    return Dataset(folder.resolve().name, corpus, splits, unread=unread)
 
 
 def recognises_triples(name: str) -> bool:
@@ -65,16 +64,6 @@ def open_triples(name: str) -> Dataset:
         return parsed(path, partial(_triple, split_in(path.name)), _TRIPLE)
 
     return build_dataset(path.name.partition(".tsv")[0], rows)
-
-
-def qrels_split(path: Path) -> str:
-    """Return the split that a qrels file judges; empty for another file.
-
-    >>> qrels_split(Path("qrels.dev.small.tsv")), qrels_split(Path("2019qrels-pass.txt"))
-    ('dev.small', '2019-pass')
-    """
-    match = _QRELS.match(path.name)
-    return "-".join(filter(None, match.groups())) if match else ""
 
 
 def _is(path: Path, prefix: str) -> bool:

@@ -1,8 +1,9 @@
 """Files of judgements (qrels), with three columns as in BEIR or four as in TREC, and of queries."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from m2dr.core.errors import UserError
@@ -18,7 +19,10 @@ JUDGED = (
     ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "docno", "pid"),
     ("score", "relevance", "rel", "label", "grade"),
 )
-_QUOTED = re.compile('"(?:[^"]|"")*"')
+_ITERATION = ("0", "Q0")
+_QRELS = re.compile(r"[._-]?qrels?(?![a-z])[._-]?", re.IGNORECASE)
+_JUDGEMENTS = re.compile("judge?ment|relevance", re.IGNORECASE)
+_SUFFIXES = (*tables.TEXT, *tables.ARROW, ".txt", ".trec", ".qrels", ".qrel")
 
 FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those found, in file order
 
@@ -26,29 +30,90 @@ FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those 
 def read_judgements(path: Path) -> Iterator[Judgement]:
     """Yield the judgements of a file, or of a table whose columns are named as in JUDGED.
 
-    Lines of text are split at white space: `query-id corpus-id score`, with or without that header,
-    or `qid 0 docid relevance`.
+    Lines of text are split at white space. A first line that names the columns is read by these
+    names. Else a line is `query document relevance`, as in BEIR, or it has four columns: `query 0
+    document relevance`, as in TREC, or `query document relevance iteration`, as ir_datasets exports
+    them. The iteration, 0 or Q0 in all lines, tells the two apart, or else the number of documents.
 
     Raises:
-        UserError: a line is malformed.
+        UserError: a line is malformed, or nothing tells what the four columns are.
     """
     if tables.is_named(path, ".csv"):
         yield from tables.parsed(
             path, lambda row: _judgement(*(row[tables.column(row, n)] for n in JUDGED))
         )
         return
-    for number, line in enumerate(tables.read_lines(path), 1):
-        cells = tables.words_of(line)
-        if '"' in line:  # DBpedia's ids are quoted as in CSV
-            cells = [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
-        if not cells or line.startswith("#") or (number == 1 and cells[-1].lower() in JUDGED[2]):
-            continue
+    rows = _rows(path)
+    number, cells = next(rows, (0, []))
+    if header := _header(path, number, cells):
+        count, places = len(cells), header
+    else:
+        count, places = len(cells), _places(path, len(cells))
+        rows = chain([(number, cells)] if cells else (), rows)
+    for number, cells in rows:
         try:
-            if len(cells) not in (3, 4):
-                raise ValueError(f"{len(cells)} columns, where a judgement has 3 or 4")
-            yield _judgement(cells[0], cells[-2], cells[-1])
+            if len(cells) != count:
+                raise ValueError(f"{len(cells)} columns, where the first has {count}")
+            yield _judgement(*(cells[place] for place in places))
         except ValueError as error:
             raise UserError(f"{path}, row {number}: {error}.") from None
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(tables.read_lines(path), 1):
+        cells = tables.words_of(line)
+        if cells and not line.startswith("#"):
+            yield number, cells
+
+
+def _header(path: Path, number: int, cells: list[str]) -> Sequence[int]:
+    """Return the places of query, document and relevance in a line of names; empty if it is none.
+
+    Raises:
+        UserError: it names one of the three, and not the others.
+    """
+    named = [cell.lower() for cell in cells]
+    if set(chain(*JUDGED)).isdisjoint(named) or any(map(_is_number, cells[2:])):
+        return ()
+    try:
+        return [named.index(tables.column(dict.fromkeys(named, ""), names)) for names in JUDGED]
+    except ValueError as error:
+        raise UserError(f"{path}, row {number}: {error}.") from None
+
+
+def _places(path: Path, count: int) -> Sequence[int]:
+    """Return the places of query, document and relevance in lines without a header.
+
+    Raises:
+        UserError: they have another number of columns, or four whose order nothing tells.
+    """
+    if count in (0, 3):
+        return range(3)
+    if count != 4:
+        raise UserError(f"{path}: {count} columns, where a judgement has 3 or 4.")
+    trec = exported = numbers = True
+    second, third = set[str](), set[str]()
+    for _, cells in _rows(path):
+        if len(cells) == count:
+            trec, exported = trec and cells[1] in _ITERATION, exported and cells[3] in _ITERATION
+            numbers = numbers and _is_number(cells[2])
+            second.add(cells[1])
+            third.add(cells[2])
+    if trec or not numbers or (not exported and len(second) < len(third)):
+        return (0, 2, 3)
+    if exported or len(second) > len(third):
+        return (0, 1, 2)
+    raise UserError(
+        f"{path} has four columns without names, and the second or the third may be documents; "
+        "a first line such as `query-id iteration corpus-id score` tells."
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return tables.number_of(text, "") is not None
+    except ValueError:
+        return False
 
 
 def _judgement(query: object, document: object, score: object) -> Judgement:
@@ -56,6 +121,39 @@ def _judgement(query: object, document: object, score: object) -> Judgement:
     return Judgement(
         tables.id_of(query), tables.id_of(document), int(level) if level.is_integer() else level
     )
+
+
+def judgement_files(folder: Path) -> tuple[dict[str, Path], list[Path]]:
+    """Return the files of judgements in a folder and in its folder `qrels`, and those not read.
+
+    Returns:
+        By split, the table or text file that lies in `qrels` or is called so; and others that lie
+        there or are called so, or judgements: of another format, or of a split that one has.
+    """
+    inside = sorted((folder / "qrels").glob("*"))
+    beside = sorted(path for path in folder.glob("*") if path.is_file())
+    unread = [path for path in beside if _JUDGEMENTS.search(path.name)]
+    files: dict[str, Path] = {}
+    for path in (*inside, *(path for path in beside if _QRELS.search(path.name))):
+        split = qrels_split(path)
+        if split and split not in files and (path.is_file() or tables.is_table(path)):
+            files[split] = path
+        elif not path.name.startswith((".", "README")):
+            unread.append(path)
+    return files, unread
+
+
+def qrels_split(path: Path) -> str:
+    """Return the split that a file of judgements is called after; empty for another format.
+
+    >>> qrels_split(Path("qrels.dev.small.tsv")), qrels_split(Path("2019qrels-pass.txt"))
+    ('dev.small', '2019-pass')
+    >>> qrels_split(Path("qrels.tsv")), qrels_split(Path("qrels/validation.txt"))
+    ('test', 'dev')
+    """
+    if path.suffix and not path.is_dir() and tables.suffix_of(path) not in _SUFFIXES:
+        return ""
+    return tables.split_name("-".join(filter(None, _QRELS.split(tables.name_of(path))))) or "test"
 
 
 def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQueries:

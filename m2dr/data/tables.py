@@ -8,7 +8,6 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import date
 from functools import lru_cache, partial
 from itertools import accumulate, chain
@@ -20,6 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from m2dr.core.errors import UserError
+from m2dr.data.text_files import (
+    LINE,
+    cells,
+    content,
+    decoded,
+    first_line,
+    lines,
+    reading,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +40,7 @@ ARROW = (".parquet", ".pq", ".arrow", ".feather")
 TEXT = (".csv", ".tsv", ".jsonl", ".json")
 _COMPRESSED = re.compile(r"\.(gz|zst)$")
 _SPACE = re.compile(r"\s", re.ASCII)
-_LINE = "\0line"  # the column of a file without columns
-_BLOCK = 2**24  # bytes of a text file parsed at once; no row may be longer
+_QUOTED = re.compile('"(?:[^"]|"")*"')
 _IN_MEMORY = 2**26  # bytes of a file whose rows are held in memory, and not in a mapped copy
 _ROWS_AT_ONCE = 1024  # that are converted to Python
 # A split by the words of file and folder names, as the hub writes them.
@@ -50,6 +57,7 @@ _NOTES = (".md", ".txt")
 _RATED = re.compile("score|label|relevan", re.IGNORECASE)  # columns whose lists are no vectors
 # Columns of which a dict of one row has a text each, and a dict of rows by id has none.
 _OF_ONE = ("text", "query", "_id", "id", "docid")
+_PAGES = {"README", "LICENSE", "LICENCE", "CHANGELOG", "CITATION"}
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 
 
@@ -89,17 +97,23 @@ def id_of(value: object) -> str:
 
 
 def words_of(line: str) -> list[str]:
-    """Return what ASCII white space separates: an id may hold a no-break space, as in trec_eval."""
-    return [word.decode() for word in line.encode().split()]
+    """Return what ASCII white space separates: an id may hold a no-break space, as in trec_eval.
+
+    A word in quotes is read without them, as a cell of a table is: DBpedia's ids are quoted.
+    """
+    words = [word.decode() for word in line.encode().split()]
+    if '"' in line:
+        words = [w[1:-1].replace('""', '"') if _QUOTED.fullmatch(w) else w for w in words]
+    return words
 
 
 def number_of(value: object, what: str) -> float:
-    """Return a finite number, which may be written as a text."""
+    """Return a finite number, which may be written as a text, in digits of ASCII."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if not isfinite(number) or (isinstance(value, str) and "_" in value):
+    if not isfinite(number) or (isinstance(value, str) and ("_" in value or not value.isascii())):
         raise ValueError(f"{what} is {value!r:.200}, not a finite number")
     return number
 
@@ -139,8 +153,8 @@ def read_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 def read_lines(path: Path, blank: bool = False) -> Iterator[str]:
     """Yield the lines of a text file; `blank` says whether empty ones are yielded too."""
-    with _reading(path):
-        for batch in _lines(path, blank):
+    with reading(path):
+        for batch in lines(path, blank):
             yield from batch.column(0).to_pylist()
 
 
@@ -324,15 +338,6 @@ def _delimiter(path: Path) -> str:
     return max(",;\t", key=first_line(path).count) if suffix_of(path) == ".csv" else "\t"
 
 
-def first_line(path: Path) -> str:
-    """Return the first line of a text file that is not blank, or the beginning of a long one."""
-    import pyarrow as pa
-
-    with _reading(path), pa.input_stream(str(path), compression="detect") as file:
-        start = bytes(file.read(2**20)).decode("utf-8-sig", "replace").lstrip("\r\n ")
-    return start.partition("\n")[0].rstrip("\r")
-
-
 # Names
 
 
@@ -446,6 +451,26 @@ def _notes(folder: Path) -> list[Path]:
     return [each for each in seen if each.suffix.lower() in _NOTES]
 
 
+def unread_files(path: Path) -> tuple[Path, ...]:
+    """Return the files of a folder, and all below, that are no part of its rows.
+
+    Pages about a data set, such as README.md, are none of them, nor are hidden files.
+    """
+    if not path.is_dir():
+        return ()
+    read = {file for file, _ in _files(path)} or set(_notes(path))
+    return tuple(
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+        and file not in read
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        and not (
+            file.stem.upper() in _PAGES or file.name in _NO_ROWS or _CACHE.fullmatch(file.name)
+        )
+    )
+
+
 def _of_notes(folder: Path, _: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
     """Yield a row per note: its path below the folder is its id, its first heading its title."""
     import pyarrow as pa
@@ -462,12 +487,11 @@ def _of_notes(folder: Path, _: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]"
 
 def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
     suffix = suffix_of(path)
-    with _reading(path):
-        cells = suffix in (".csv", ".tsv", ".txt") or (names and suffix not in (*ARROW, *TEXT))
-        if cells and not first_line(path).startswith("{"):
+    with reading(path):
+        named = suffix in (".csv", ".tsv", ".txt") or (names and suffix not in (*ARROW, *TEXT))
+        if named and not first_line(path).startswith("{"):
             header = names
-            # Quotes have no meaning between tabs, where texts hold single ones.
-            for batch in _csv(path, names, _delimiter(path), suffix == ".csv"):
+            for batch in cells(path, names, _delimiter(path)):
                 header = header or [name.strip().lower() for name in batch.schema.names]
                 yield batch.rename_columns(header)
         elif suffix == ".json" and not _is_row(first_line(path)):
@@ -481,62 +505,16 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
         elif suffix in ARROW:
             yield from _of_arrow(path)
         else:
-            yield from _lines(path)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    import msgspec
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
-        number = getattr(error, "errno", None)
-        reason = os.strerror(number) if number else str(error).splitlines()[0]
-        raise UserError(f"{path} cannot be read: {reason.rstrip('.')}.") from None
-
-
-def _lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
-    """Yield lines as one column; no JSON holds the control character that would end a cell."""
-    return _csv(path, [_LINE], "\2", blank=blank)
-
-
-def _csv(
-    path: Path, names: Sequence[str], delimiter: str, quoted: bool = False, blank: bool = False
-) -> "Iterator[pa.RecordBatch]":
-    import pyarrow as pa
-    from pyarrow import csv
-
-    if quoted:
-        with pa.input_stream(str(path), compression="detect") as file:
-            if sum(block.count(b'"') for block in iter(lambda: file.read(2**20), b"")) % 2:
-                raise UserError(f"{path} has a cell whose quotation mark is never closed.")
-    try:
-        yield from csv.open_csv(
-            path,
-            csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names or None),
-            csv.ParseOptions(
-                delimiter=delimiter,
-                quote_char='"' if quoted else False,
-                newlines_in_values=quoted,
-                ignore_empty_lines=not blank,
-            ),
-            csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
-        )
-    except pa.ArrowInvalid as error:
-        if "Empty CSV file" not in str(error):
-            raise
+            yield from lines(path)
 
 
 def _is_row(line: str) -> bool:
     """Return whether a line is the whole of a JSON object that is no object of rows."""
-    import msgspec
-
     try:
-        return "docstore/data" not in msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError:
+        row = decoded(line)
+    except ValueError:
         return False
+    return isinstance(row, dict) and "docstore/data" not in row
 
 
 def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
@@ -544,10 +522,8 @@ def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
     import msgspec
     import pyarrow as pa
 
-    with pa.input_stream(str(path), compression="detect") as file:
-        rows = rows_of(msgspec.json.decode(file.read()))
-    lines = [msgspec.json.encode(row).decode() for row in rows]
-    yield pa.record_batch([pa.array(lines, pa.string())], [_LINE])
+    found = [msgspec.json.encode(row).decode() for row in rows_of(decoded(content(path)))]
+    yield pa.record_batch([pa.array(found, pa.string())], [LINE])
 
 
 def _of_arrow(path: Path) -> "Iterator[pa.RecordBatch]":
@@ -595,7 +571,7 @@ def _rows(batch: "pa.RecordBatch", part: _Part, before: int) -> Iterator[Row]:
     labels = _label_names(batch.schema)
     for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
         some = batch.slice(start, _ROWS_AT_ONCE)
-        if names == [_LINE]:
+        if names == [LINE]:
             rows = _decoded(some, part, before + start)
         else:
             cells = zip(*(column.to_pylist() for column in some.columns), strict=True)
@@ -613,11 +589,11 @@ def _rows(batch: "pa.RecordBatch", part: _Part, before: int) -> Iterator[Row]:
 
 
 def _decoded(batch: "pa.RecordBatch", part: _Part, before: int) -> Iterator[Row]:
-    from msgspec import DecodeError, json
+    from msgspec import DecodeError
 
     for number, line in enumerate(batch.column(0).to_pylist(), before + 1):
         try:
-            row = json.decode(line)
+            row = decoded(line)
         except DecodeError as error:
             raise UserError(f"{part.path}, row {number} is not JSON: {error}.") from None
         try:
@@ -710,10 +686,10 @@ class DistinctLines:
     """
 
     def __init__(self, path: Path) -> None:
-        self._batches = list(_held(_lines(path), path))
+        self._batches = list(_held(lines(path), path))
         self._ends = list(accumulate(batch.num_rows for batch in self._batches))
-        lines = (line for batch in self._batches for line in batch.column(0).to_pylist())
-        keys = np.fromiter((hash(line) if line.strip() else 0 for line in lines), np.int64)
+        texts = (text for batch in self._batches for text in batch.column(0).to_pylist())
+        keys = np.fromiter((hash(text) if text.strip() else 0 for text in texts), np.int64)
         rows = np.sort(np.unique(keys, return_index=True)[1])
         self._rows = rows[keys[rows] != 0]
 

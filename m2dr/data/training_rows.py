@@ -32,6 +32,7 @@ from m2dr.data.dataset import (
     first_negatives,
     split_of,
 )
+from m2dr.data.text_files import first_line
 
 # Of several names, the first that a row has counts: m2dr's own, then those of Tevatron,
 # sentence-transformers and FlagEmbedding, and single ones in tables.
@@ -530,7 +531,7 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
         UserError: the file cannot be read or is empty, or a line is malformed.
     """
     scores: Iterator[TeacherScore]
-    if tables.is_named(path, ".csv") or tables.first_line(path).startswith("{"):
+    if tables.is_named(path, ".csv") or first_line(path).startswith("{"):
         scores = chain.from_iterable(tables.parsed(path, _of_row))
     else:
         scores = _of_columns(path)

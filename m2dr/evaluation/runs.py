@@ -118,7 +118,7 @@ def _parse(line: bytes) -> tuple[str, str, float]:
         raise ValueError(f"{counted(len(columns), 'columns')} instead of 6")
     query, docid, text = columns if len(columns) == 3 else columns[::2]
     score = float(text)
-    if isnan(score):
+    if isnan(score) or b"_" in text:
         raise ValueError("the score is not a number")
     return query.decode(), docid.decode(), score
 

@@ -3,6 +3,9 @@
 A filter is read by Python's own grammar: comparisons by ==, !=, <, <=, >, >=, in and not in, joined
 by and, or and not. One = is read as ==, and a bare word where a value belongs as a text. A document
 that lacks a field fulfils no comparison with it.
+
+Texts are kept as they are. Where all those of a field are numbers, each written as its number is,
+these stand in a second column, by which <, <=, >, >= and bare values compare; so do truths.
 """
 
 import ast
@@ -10,22 +13,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from itertools import islice
 from operator import and_, or_
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError, suggestion
 from m2dr.core.files import atomic_path, sha256_of
-from m2dr.core.records import Fields
+from m2dr.core.records import Fields, Value
 
 FILTER_EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
-Value = str | int | float | bool
-Compare = Callable[[str, str, Sequence[Any]], Any]  # of a field, a sign, and values
+Compare = Callable[[str, str, Sequence[Any]], Any]  # of a column, a sign, and values
 Join = Callable[[str, Sequence[Any]], Any]  # of and, or, not, and conditions
 
 _EQUAL = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![=!<>])=(?!=)""")
@@ -34,6 +35,15 @@ _SIGNS: Mapping[type[ast.cmpop], str] = {
     ast.In: "in", ast.NotIn: "not in",
 }  # fmt: skip
 _HOLDS = {"int64": "whole numbers", "double": "numbers", "bool": "true or false"}
+_READ = "\x1fread"  # behind the name of a field: the column of what its texts are read as
+
+
+class _Written(NamedTuple):
+    """A value as a filter has it."""
+
+    text: str
+    is_quoted: bool
+    is_number: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Filter:
     """A filter that was parsed, and is not yet compared with the fields that there are."""
 
     text: str
-    _source: str  # the same as an expression of Python
+    _source: list[bytes]  # the lines of the same as an expression of Python
     _tree: ast.expr
 
     @classmethod
@@ -53,8 +63,9 @@ class Filter:
         """
         source = f"({_EQUAL.sub(lambda sign: '==' if sign[0] == '=' else sign[0], text)}\n)"
         try:
-            made = cls(text, source, ast.parse(source, mode="eval").body)
-            _translated(made._tree, source, lambda *_: None, lambda *_: None)
+            tree = ast.parse(source, mode="eval").body
+            made = cls(text, source.encode().splitlines(), tree)
+            _translated(tree, made._source, lambda *_: None, lambda *_: None)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise UserError(f"{text[:200]!r} is no filter, such as {FILTER_EXAMPLE}") from None
         return made
@@ -81,7 +92,7 @@ class Filter:
             return compute.coalesce(compared, compute.scalar(False))
 
         def join(word: str, parts: Sequence[Any]) -> Any:
-            return ~parts[0] if word == "not" else reduce(and_ if word == "and" else or_, parts)
+            return ~parts[0] if word == "not" else _halved(and_ if word == "and" else or_, parts)
 
         return self.translated(types, compare, join)
 
@@ -90,21 +101,35 @@ class Filter:
 
         Args:
             types: as `expression` takes them.
-            compare: called with a field, a sign of ==, !=, <, <=, >, >= or in, and scalars of
-                pyarrow: one, or those of in.
+            compare: called with a name of `types`, a sign of ==, !=, <, <=, >, >= or in, and
+                scalars of pyarrow: one, or those of in.
             join: called with and, or, or not, and what was made of the parts.
 
         Raises:
             UserError: as `expression` raises.
         """
 
-        def bound(name: str, sign: str, texts: Sequence[str]) -> Any:
-            return compare(name, sign, _bound(name, sign, texts, types))
+        def bound(name: str, sign: str, values: Sequence[_Written]) -> Any:
+            column = _column(name, sign, values, types)
+            return compare(column, sign, _scalars(name, values, types[column]))
 
         return _translated(self._tree, self._source, bound, join)
 
 
-def _translated(node: ast.expr, source: str, compare: Compare, join: Join) -> Any:
+def _halved(join: Callable[[Any, Any], Any], parts: Sequence[Any]) -> Any:
+    """Join parts in pairs: thousands of them, one in the other, are more than a stack holds."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return join(_halved(join, parts[:middle]), _halved(join, parts[middle:]))
+
+
+def _translated(
+    node: ast.expr,
+    source: list[bytes],
+    compare: Callable[[str, str, Sequence[_Written]], Any],
+    join: Join,
+) -> Any:
     """Return what `compare` and `join` make of a syntax tree.
 
     Raises:
@@ -119,41 +144,61 @@ def _translated(node: ast.expr, source: str, compare: Compare, join: Join) -> An
         case ast.Compare(left, [op], [right]) if type(op) in _SIGNS:
             sign = _SIGNS[type(op)]
             several = "in" in sign and isinstance(right, ast.Tuple | ast.List | ast.Set)
-            values = right.elts if several else [right]  # type: ignore[attr-defined]  # of these
-            name, texts = _text(left, source), [_text(value, source) for value in values]
+            nodes = right.elts if several else [right]  # type: ignore[attr-defined]  # of these
+            name, values = _value(left, source).text, [_value(value, source) for value in nodes]
             if sign == "not in":
-                return join("not", [compare(name, "in", texts)])
-            return compare(name, sign, texts)
+                return join("not", [compare(name, "in", values)])
+            return compare(name, sign, values)
     raise ValueError("no comparison")
 
 
-def _text(node: ast.expr, source: str) -> str:
+def _value(node: ast.expr, source: list[bytes]) -> _Written:
     """Return a quoted text, or else a name or a number as it is written."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
+        return _Written(node.value, is_quoted=True)
     number = node.operand if isinstance(node, ast.UnaryOp) else node
     if not isinstance(number, ast.Constant | ast.Name | ast.Attribute):
         raise ValueError("no value")
-    return (ast.get_source_segment(source, node) or "").replace(" ", "")
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    lines = source[first : last + 1]
+    lines[-1] = lines[-1][: node.end_col_offset]
+    lines[0] = lines[0][node.col_offset :]
+    text = b"".join(lines).decode().replace(" ", "")
+    is_number = isinstance(number, ast.Constant) and not isinstance(number.value, bool)
+    return _Written(text, is_quoted=False, is_number=is_number)
 
 
-def _bound(name: str, sign: str, texts: Sequence[str], types: Mapping[str, Any]) -> list[Any]:
+def _column(name: str, sign: str, values: Sequence[_Written], types: Mapping[str, Any]) -> str:
+    """Return the column of a field that values are compared with."""
+    import pyarrow as pa
+
+    if name not in types or name.endswith(_READ):
+        names = field_names(types)
+        known = f"{suggestion(name, names)} There are: {', '.join(names)}."
+        raise UserError(f"The documents have no field {name!r} to filter by. {known}")
+    ordered, bare = sign[0] in "<>", not any(value.is_quoted for value in values)
+    if name + _READ in types and (ordered or bare):
+        name += _READ
+    elif ordered and values[0].is_number and types[name] == pa.string():
+        what = f"{name!r} holds texts that are not all plain numbers"
+        raise UserError(f"{what}; {sign} {values[0].text} cannot order them, and a text can.")
+    if types[name] == pa.bool_() and ordered:
+        field = name.removesuffix(_READ)
+        raise UserError(f"The field {field!r} is true or false, which {sign} cannot order.")
+    return name
+
+
+def _scalars(name: str, values: Sequence[_Written], kind: Any) -> list[Any]:
     """Return the values that a field is compared with, as pyarrow's scalars of its type."""
     import pyarrow as pa
 
-    if name not in types:
-        known = f"{suggestion(name, types)} There are: {', '.join(types)}."
-        raise UserError(f"The documents have no field {name!r} to filter by. {known}")
-    kind = types[name]
-    if kind == pa.bool_() and sign[0] in "<>":
-        raise UserError(f"The field {name!r} is true or false, which {sign} cannot order.")
     ways = [[kind]]
     if pa.types.is_timestamp(kind):  # dates without a zone are UTC
         ways.append([pa.timestamp("us"), kind] if kind.tz else [pa.timestamp("us", "UTC"), kind])
     scalars = []
-    for text in texts:
+    for value in values:
         for way in ways:
-            scalar = pa.scalar(text)
+            scalar = pa.scalar(value.text)
             try:
                 for step in way:
                     scalar = scalar.cast(step)
@@ -163,15 +208,17 @@ def _bound(name: str, sign: str, texts: Sequence[str], types: Mapping[str, Any])
             break
         else:
             holds = _HOLDS.get(str(kind), "dates")
-            raise UserError(f"{name!r} holds {holds}, and the filter has {text[:200]!r}.")
+            raise UserError(f"{name!r} holds {holds}, and the filter has {value.text[:200]!r}.")
     return scalars
 
 
 FIELDS = "fields.parquet"
 MOST_FIELDS = 1000  # of a corpus; those that come later are left out
 _ROWS_AT_ONCE = 2**16  # rows of fields that are read or written at once
-# Not read as numbers: codes with zeros in front, whole numbers that float64 rounds, and words.
-_CODES, _ODD = r"^-?0\d", r"^-?\d{16,}$|(?i:nan|inf)"
+_DAY = r"^\d{4}-\d\d-\d\d"
+_PLAIN = r"^-?(?:0|[1-9]\d*)(?:\.\d+)?$"  # numbers; zeros in front or a sign + are of codes
+_LONG = r"^-?\d{16,}$"  # whole numbers that float64 may round
+_TRUTHS = ({"true", "false"}, {"True", "False"}, {"TRUE", "FALSE"})
 
 
 def write_fields(path: Path, rows: Iterable[Fields]) -> str:
@@ -187,36 +234,82 @@ def write_fields(path: Path, rows: Iterable[Fields]) -> str:
     from pyarrow import parquet
 
     columns: dict[str, list[Any]] = {}  # chunks of texts
+    types: dict[str, set[type]] = {}
     count, left = 0, iter(rows)
     while batch := [dict(fields) for fields in islice(left, _ROWS_AT_ONCE)]:
-        for name in dict.fromkeys(name for fields in batch for name in fields):
-            if name not in columns and len(columns) < MOST_FIELDS:
-                columns[name] = [pa.nulls(count, pa.string())]
+        for fields in batch:
+            for name, value in fields.items():
+                if name not in columns and len(columns) < MOST_FIELDS:
+                    columns[name], types[name] = [pa.nulls(count, pa.string())], set()
+                if name in types:
+                    types[name].add(type(value))
         for name, chunks in columns.items():
-            chunks.append(pa.array([fields.get(name) for fields in batch], pa.string()))
+            chunks.append(pa.array([_written(fields.get(name)) for fields in batch], pa.string()))
         count += len(batch)
     if not columns:
         return ""
-    table = pa.table({name: _typed(pa.chunked_array(chunks)) for name, chunks in columns.items()})
+    made: dict[str, Any] = {}
+    for name, chunks in columns.items():
+        made[name] = _typed(pa.chunked_array(chunks), types[name])
+        if made[name].type == pa.string() and (read := _read_as(made[name])) is not None:
+            made[name + _READ] = read
     with atomic_path(path) as temporary:
-        parquet.write_table(table, temporary)
+        parquet.write_table(pa.table(made), temporary)
         return sha256_of(temporary)
 
 
-def _typed(texts: Any) -> Any:
-    """Return a column of texts as the first type that reads them all."""
+def _written(value: Value | None) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str | None) else repr(value)
+
+
+def _typed(texts: Any, types: set[type]) -> Any:
+    """Return a column as numbers, truths or dates if all its values are; else as texts."""
     import pyarrow as pa
+
+    kinds: list[Any] = []
+    if types == {bool}:
+        kinds = [pa.bool_()]
+    elif types <= {int, float}:
+        kinds = [pa.int64()] * (types == {int}) + [pa.float64()] * (not _some(texts, _LONG))
+    elif types == {str} and _all(texts, _DAY):
+        kinds = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
+    for kind in kinds:
+        with suppress(pa.ArrowInvalid):
+            return texts.cast(kind)
+    return texts
+
+
+def _read_as(texts: Any) -> Any:  # a column; None where texts are no more than that
+    """Return the numbers of texts that are all written as numbers are, or their truths.
+
+    "1.10" is none, as "1.1" is another text.
+    """
+    import pyarrow as pa
+
+    if set(texts.unique().to_pylist()[:4]) - {None} in _TRUTHS:
+        return texts.cast(pa.bool_())
+    if not _all(texts, _PLAIN):
+        return None
+    with suppress(pa.ArrowInvalid):
+        return texts.cast(pa.int64())
+    numbers = texts.cast(pa.float64())
+    pairs = zip(texts.to_pylist(), numbers.to_pylist(), strict=True)
+    same = all(text is None or repr(number) in (text, f"{text}.0") for text, number in pairs)
+    return numbers if same else None
+
+
+def _some(texts: Any, pattern: str) -> bool:
     from pyarrow import compute
 
-    def any_like(pattern: str) -> bool:
-        return bool(compute.any(compute.match_substring_regex(texts, pattern)).as_py())
+    return bool(compute.any(compute.match_substring_regex(texts, pattern)).as_py())
 
-    refused = ["int64", "double"] if any_like(_CODES) else ["double"] if any_like(_ODD) else []
-    for name, kind in field_kinds().items():
-        if name not in refused:
-            with suppress(pa.ArrowInvalid):
-                return texts.cast(kind)
-    return texts
+
+def _all(texts: Any, pattern: str) -> bool:
+    from pyarrow import compute
+
+    return bool(compute.all(compute.match_substring_regex(texts, pattern)).as_py())
 
 
 def field_kinds() -> dict[str, Any]:
@@ -227,8 +320,13 @@ def field_kinds() -> dict[str, Any]:
     return {str(kind): kind for kind in (pa.int64(), pa.float64(), pa.bool_(), *dates, pa.string())}
 
 
+def field_names(types: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields whose types `field_types` gives."""
+    return [name for name in types if not name.endswith(_READ)]
+
+
 def field_types(path: Path) -> dict[str, Any]:
-    """Return the types of the fields of a file by name, as pyarrow has them; {} for no file."""
+    """Return the types of the columns of a file by name, as pyarrow has them; {} for no file."""
     from pyarrow import parquet
 
     if not path.exists():
@@ -248,14 +346,3 @@ def matching(path: Path, wanted: Filter) -> Int64:
     expression = wanted.expression(field_types(path))
     fits = dataset.dataset(path).to_table(columns={"fits": expression}).column("fits")
     return np.flatnonzero(fits.to_numpy())
-
-
-def typed(fields: Fields, types: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the fields of a document by name, numbers and truths as such, and others as texts.
-
-    >>> typed((("year", "1999"), ("day", "2024-01-31")), {"year": "int64"})
-    {'year': 1999, 'day': '2024-01-31'}
-    """
-    readers: dict[str, Callable[[str], Value]]
-    readers = {"int64": int, "double": float, "bool": lambda text: text.lower() == "true"}
-    return {name: readers.get(str(types.get(name)), str)(text) for name, text in fields}

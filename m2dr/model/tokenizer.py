@@ -11,7 +11,7 @@ from tokenizers import normalizers
 
 from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError, counted
-from m2dr.core.records import ModelCard, Side
+from m2dr.core.records import ModelCard, Side, paired
 
 if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
     from transformers import PreTrainedTokenizerBase
@@ -45,7 +45,8 @@ class ModelTokenizer:
         if not texts:
             return []
         self.require_room(max_length, "length")
-        return self._ids([self._beginning(text, max_length) for text in texts], max_length)
+        whole = map(paired, texts)  # tokenizers refuse half a surrogate pair
+        return self._ids([self._beginning(text, max_length) for text in whole], max_length)
 
     def require_room(self, length: int, name: str) -> None:
         """Refuse a length that special tokens use up: `tokenizers` then cuts nothing, or all."""

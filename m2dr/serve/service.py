@@ -18,7 +18,7 @@ from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluation.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluation.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
 from m2dr.index.exit_files import digest_of_exits
-from m2dr.index.filters import FIELDS, field_types, typed
+from m2dr.index.filters import FIELDS, field_names, field_types
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes, layer_folder
 from m2dr.index.vectors import prefixes
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
@@ -105,7 +105,7 @@ class ServedIndex:
         self._texts: OrderedDict[str, Document] = OrderedDict()
         self.documents = self.open(self.full)[0].documents.documents
         fields = self._store(self.full.layer) / FIELDS
-        self.kinds = field_types(fields) if self._scanned else {}
+        self.fields = field_names(field_types(fields)) if self._scanned else []
 
     def cut(self, layer: int | None, dim: int | None) -> Cut:
         """Return the cut of a layer and a dim; None is that of the full model.
@@ -315,7 +315,7 @@ class Service:
         results = []
         for number, query in enumerate(queries):
             rankings = [outcome.rankings[number] for outcome in outcomes]
-            hits = [_hits(ranking, k, texts, served) for ranking in rankings]
+            hits = [_hits(ranking, k, texts) for ranking in rankings]
             result: Table = {"query": query, "hits": hits[0]}
             if compare:
                 best = rankings[1].docids[:_TOP]
@@ -400,7 +400,7 @@ class Service:
             "name": name, "corpus": index.corpus, "model": index.model,
             "documents": index.documents, "layers": list(index.dims),
             "dims": list(index.dims[index.full.layer]), "full": str(index.full),
-            "similarity": index.card.similarity, "fields": sorted(index.kinds),
+            "similarity": index.card.similarity, "fields": sorted(index.fields),
             "examples": index.examples(), "costs": index.costs(),
             **self._weights, "grid": grid_table(grid) if grid else None,
         }  # fmt: skip
@@ -528,16 +528,14 @@ async def _documents(
     return read() if served.remembered(docids) else await asyncio.to_thread(read)
 
 
-def _hits(
-    ranking: Ranking, k: int, texts: Mapping[str, Document], served: ServedIndex
-) -> list[Table]:
+def _hits(ranking: Ranking, k: int, texts: Mapping[str, Document]) -> list[Table]:
     pairs = zip(ranking.docids[:k], ranking.scores[:k], strict=True)
     names = ("vector_score", "bm25_score")
     parts = [dict(zip(names, part, strict=True)) for part in ranking.parts] or [{}] * k
     return [
         {
             "rank": rank, "docid": docid, "score": score, "title": texts[docid].title,
-            "text": texts[docid].text, "fields": typed(texts[docid].fields, served.kinds),
+            "text": texts[docid].text, "fields": dict(texts[docid].fields),
             **parts[rank - 1],
         }
         for rank, (docid, score) in enumerate(pairs, start=1)

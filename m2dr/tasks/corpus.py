@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder, json_sha256, read_record, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import CARD_FILE, Document
+from m2dr.core.records import CARD_FILE, Document, paired
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
@@ -85,7 +85,7 @@ def document_line(document: Document) -> str:
     }  # fmt: skip
     if document.fields:
         table["metadata"] = dict(document.fields)
-    return json.dumps(table, ensure_ascii=False) + "\n"
+    return paired(json.dumps(table, ensure_ascii=False)) + "\n"
 
 
 def write_documents(documents: Iterable[Document], path: Path) -> None:

@@ -1,7 +1,8 @@
 """`m2dr data check`: read a corpus whole, and count what it holds and what is wrong with it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -9,8 +10,9 @@ from m2dr.core.errors import counted
 from m2dr.core.progress import progress
 from m2dr.core.requests import CheckRequest
 from m2dr.data.dataset import Dataset, is_document
+from m2dr.data.loaders import unread
 from m2dr.data.sentences import Sentences, open_sentences, paths_of, recognises_sentences
-from m2dr.data.tables import columns_of, is_table
+from m2dr.data.tables import columns_of, is_table, unread_files
 from m2dr.evaluation.grid import aligned
 from m2dr.tasks.corpus import open_corpus
 
@@ -59,17 +61,19 @@ def check_data(request: CheckRequest) -> DataReport:
         path, *others = paths_of(request.corpus)
         # A table of documents has a column of texts too.
         if others or not is_table(path) or not is_document(columns_of(path)):
-            return _of_sentences(open_sentences(request.corpus))
+            left = [file for each in (path, *others) for file in unread_files(each)]
+            return _of_sentences(open_sentences(request.corpus), left)
     return _of_corpus(open_corpus(request.corpus))
 
 
-def _of_sentences(sentences: Sentences) -> DataReport:
+def _of_sentences(sentences: Sentences, left: Sequence[Path]) -> DataReport:
     sides = 2 if sentences.scored else 1
     texts = (("", text) for pair in sentences.pairs for text in (pair.first, pair.second)[:sides])
     counts = {"sentences": _counts(texts, "sentences", [])}
     first = tuple(asdict(pair) for pair in sentences.pairs[:SHOWN])
     use = " as sentences to train and fit on; it is no corpus to index"
-    return DataReport(sentences.name, counts, {}, first, (), use)
+    problems = (unread(sentences.name, left),) if left else ()
+    return DataReport(sentences.name, counts, {}, first, problems, use)
 
 
 def _of_corpus(dataset: Dataset) -> DataReport:
@@ -85,6 +89,8 @@ def _of_corpus(dataset: Dataset) -> DataReport:
                 advance(1)
 
         texts, splits = {"documents": _counts(documents(), "documents", problems)}, {}
+    if dataset.unread:
+        problems.append(unread(dataset.name, dataset.unread))
     for split in dataset.splits:
         queries, judgements = dataset.queries(split), dataset.judgements(split)
         unit, known = f"queries, {split}", {query.id for query in queries}
@@ -95,6 +101,7 @@ def _of_corpus(dataset: Dataset) -> DataReport:
             first.append(asdict(query) | {"judged": judged})
             if query.id in negatives:
                 first[-1]["negatives"] = negatives[query.id]
+        problems += filter(None, [dataset.kept_own(split)])
         there = [j for j in judgements if dataset.holds(j.document_id)]
         gone = {j.document_id for j in judgements} - {j.document_id for j in there}
         for what, ids in (

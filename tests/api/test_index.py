@@ -214,3 +214,23 @@ def test_few_documents_get_no_exits(
     assert "9 documents in" not in told  # no progress
     with pytest.raises(UserError, match="no exits for layer 0"):
         index.search("open", layer=0)
+
+
+def test_half_a_surrogate_pair_is_replaced_wherever_a_text_comes_from(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    half, whole = "open \ud83d", "open \ufffd"
+    rows = [{"id": "a", "text": half, "of": {half: half}}, {"id": "b\ud83d", "text": "file"}]
+
+    index = m2dr.Index.build(model, rows, exits=False, folder=tmp_path)
+    grid = m2dr.evaluate(
+        model.name, rows, queries={"q\ud83d": half}, qrels={"q\ud83d": {"a": 1}},
+        layers=[4], dims=[32], root=tmp_path / "r", out=tmp_path / "out", **FP32,
+    )  # fmt: skip
+
+    assert index.get("a") == {"id": "a", "title": "", "text": whole, f"of.{whole}": whole}
+    assert index.get("b\ufffd")["text"] == "file"
+    found = [[(hit.docid, hit.score) for hit in index.search(text).hits] for text in (half, whole)]
+    assert found[0] == found[1]
+    np.testing.assert_array_equal(model.encode(half), model.encode(whole))
+    assert grid

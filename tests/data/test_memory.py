@@ -23,8 +23,8 @@ from m2dr.tasks.encoder import as_documents
 
 ROWS = [{"id": "a", "text": "open", "year": 1999}, {"id": "b", "text": "close", "year": 2001}]
 DOCUMENTS = [
-    Document("a", "open", fields=(("year", "1999"),)),
-    Document("b", "close", fields=(("year", "2001"),)),
+    Document("a", "open", fields=(("year", 1999),)),
+    Document("b", "close", fields=(("year", 2001),)),
 ]
 
 

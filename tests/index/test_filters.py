@@ -1,6 +1,7 @@
 """Search among documents whose own fields fit: as if all others were not there."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
+from m2dr.core.records import Value
 from m2dr.data.dataset import own_fields
 from m2dr.index import faiss
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index, open_index
-from m2dr.index.filters import FIELDS, Filter, field_types, write_fields
+from m2dr.index.filters import FIELDS, Filter, field_names, field_types, matching, write_fields
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.milvus import MILVUS_ENGINES, Server, open_collection, push
 from m2dr.index.searchable import Searchable
@@ -44,6 +46,8 @@ def make_row(number: int) -> dict[str, object]:
         row["price"] = [float(draw.integers(0, 9)) / 4, int(draw.integers(0, 3))][number % 2]
     if number % 5:
         row["lang"] = str(draw.choice(["en", "de", "en gb", "it's", 'a "b" \\ c', "zürich"]))
+    if number % 6:
+        row["shelf"] = str(number % 13)
     row["metadata"] = {
         "day": f"2024-01-{1 + number % 28:02d}T12:00:00{['Z', '+05:00', '-03:30'][number % 3]}",
         "of.the": {"writer": None if number % 4 == 0 else f"w{number % 6}"},
@@ -66,6 +70,8 @@ def value_of(row: dict[str, object], name: str) -> object:
     if name == "day":
         return datetime.fromisoformat(held["day"])
     value = row.get(name)
+    if name == "shelf" and value is not None:
+        return int(str(value))
     return str(value) if name == "mixed" and value is not None else value
 
 
@@ -95,11 +101,12 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
     "of.the.writer": TEXTS,
     "open": st.sampled_from(["true", "False"]),
     "mixed": TEXTS,
+    "shelf": WHOLE,
 }
 
 
 def read(name: str, text: str) -> object:
-    if name in ("year", "price"):
+    if name in ("year", "price", "shelf"):
         return Fraction(text)
     if name == "day":
         found = datetime.fromisoformat(text)
@@ -229,27 +236,85 @@ def test_every_engine_finds_what_fits_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("texts", "kind"),
+    ("values", "kinds"),
     [
-        (["1", "-20", "0"], "int64"),
-        (["1", "2.50", "1e3"], "double"),
-        (["2024-01-05", "2024-01-05T10:00:00.5"], "timestamp[us]"),
-        (["2024-01-05T10:00Z", "2024-01-05T10:00:00.5+01:00"], "timestamp[us, tz=UTC]"),
-        (["true", "False"], "bool"),
-        (["01", "2"], "string"),  # a code, such as that of a place
-        (["1", "2024-01-05"], "string"),
-        (["2024-02-30"], "string"),
-        ([str(2**63 + 1)], "string"),
-        (["0.5", str(2**62 + 1)], "string"),  # as a number it would be another id
-        (["0.5", "nan"], "string"),
+        ([1, -20, 0], ["int64"]),
+        ([1, 2.5, 1e3], ["double"]),
+        ([True, False], ["bool"]),
+        ([True, 1], ["string"]),
+        ([2**63 + 1], ["string"]),
+        ([0.5, 2**62 + 1], ["string"]),  # as a number it would be another id
+        (["2024-01-05", "2024-01-05T10:00:00.5"], ["timestamp[us]"]),
+        (["2024-01-05T10:00Z", "2024-01-05T10:00:00.5+01:00"], ["timestamp[us, tz=UTC]"]),
+        (["1", "2024-01-05"], ["string"]),
+        (["2024-02-30"], ["string"]),
+        # Texts, and what all of them are read as
+        (["1", "-20", "0"], ["string", "int64"]),
+        (["1", 2, "0.5"], ["string", "double"]),
+        (["True", "False"], ["string", "bool"]),
+        (["true", "1"], ["string"]),
+        (["1.1", "1.10"], ["string"]),  # versions
+        (["01", "2"], ["string"]),  # codes
+        (["+49170", "+33123"], ["string"]),  # telephones
+        (["12e4", "7e2"], ["string"]),
+        (["0x1F", "0x2A"], ["string"]),
+        (["\u0663", "1"], ["string"]),
+        (["0.5", "nan"], ["string"]),
     ],
 )
-def test_the_type_of_a_field_reads_all_its_values(
-    tmp_path: Path, texts: list[str], kind: str
+def test_a_field_has_the_type_of_its_values_and_texts_may_be_read_as_numbers(
+    tmp_path: Path, values: list[Value], kinds: list[str]
 ) -> None:
-    write_fields(tmp_path / FIELDS, [(), *((("x", text),) for text in texts)])
+    write_fields(tmp_path / FIELDS, [(), *((("x", value),) for value in values)])
 
-    assert {name: str(own) for name, own in field_types(tmp_path / FIELDS).items()} == {"x": kind}
+    types = field_types(tmp_path / FIELDS)
+    assert list(map(str, types.values())) == kinds
+    assert field_names(types) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "fits"),
+    [
+        (["1.1", "1.2"], "x == '1.10'", []),
+        (["1.1", "1.10"], "x == 1.10", [1]),
+        (["1.1", "1.10"], "x in (1.1, '7')", [0]),
+        (["9", "10", None], "x >= 9.5", "whole numbers"),
+        (["9", "10", None], "x >= 10", [1]),
+        (["9", "10", None], "x != 9", [1]),
+        (["9.0", "10.5"], "x == 9", [0]),
+        (["9", "n.d."], "x >= 5", "not all plain numbers"),
+        (["9", "n.d."], "x >= '5'", [0, 1]),
+        (["0x1F", "0x2A"], "x == 0x1F", [0]),
+        (["true", "1"], "x == true", [0]),
+        (["True", "False"], "x == true", [0]),
+        (["True", "False"], "x == 'true'", []),
+        ([1, 2], "x == '2'", [1]),
+    ],
+)
+def test_texts_are_equal_as_texts_and_ordered_as_the_numbers_that_all_are(
+    tmp_path: Path, held: list[Value | None], wanted: str, fits: list[int] | str
+) -> None:
+    path = tmp_path / FIELDS
+    write_fields(path, [() if value is None else (("x", value),) for value in held])
+
+    if isinstance(fits, str):
+        with pytest.raises(UserError, match=fits):
+            matching(path, Filter.parse(wanted))
+    else:
+        assert matching(path, Filter.parse(wanted)).tolist() == fits
+
+
+def test_thousands_of_values_are_read_in_time_proportional_to_them(tmp_path: Path) -> None:
+    write_fields(tmp_path / FIELDS, [(("x", n),) for n in (3, 100_000)])
+
+    def seconds(count: int) -> float:
+        begun = time.process_time()
+        for text in (f"x in ({','.join(map(str, range(count)))})", f"x == 9{' or x == 3' * count}"):
+            assert matching(tmp_path / FIELDS, Filter.parse(text)).tolist() == [0]
+        return time.process_time() - begun
+
+    seconds(10)
+    assert seconds(4_000) < 40 * (seconds(400) + 0.01)
 
 
 def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
@@ -259,7 +324,7 @@ def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
     )
 
     assert own_fields(row, ["_id"]) == (
-        ("n", "1"), ("b", "true"), ("m", "0.5"), ("o.p.q", "r"),
+        ("n", 1), ("b", True), ("metadata.n", 2), ("m", 0.5), ("o.p.q", "r"),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import atomic_path, cache_folder, read_record, sync, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import EXITS_FILE, Document, ModelCard
+from m2dr.core.records import EXITS_FILE, Document, Fields, ModelCard
 from m2dr.core.requests import IndexRequest, of_queries
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
@@ -372,7 +372,7 @@ def _finish(writers: Sequence[StoreWriter], dataset: Dataset) -> None:
     first = writers[0].folder / FIELDS
     digest = hashlib.sha256()
 
-    def fields() -> Iterator[tuple[tuple[str, str], ...]]:
+    def fields() -> Iterator[Fields]:
         for document in dataset.documents():
             digest.update(repr(document.fields).encode(errors="surrogatepass"))
             yield document.fields

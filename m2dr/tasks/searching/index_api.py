@@ -15,8 +15,8 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import list_folder, sha256_of
 from m2dr.core.progress import printable
 from m2dr.core.settings import request_of, takes
+from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import Columns, Passages, changed
-from m2dr.index.filters import Value, typed
 from m2dr.index.manifest import (
     DIGITS,
     MANIFEST,
@@ -215,15 +215,15 @@ class Index:
         """Return the number of documents."""
         return self.searcher().documents.documents
 
-    def get(self, docid: str) -> dict[str, Value]:
+    def get(self, docid: str) -> dict[str, Any]:
         """Return a document as `add` takes it: id, title, text and its own fields.
+
+        Fields that have the name of one of those, or of another column of m2dr, are in `metadata`.
 
         Raises:
             UserError: there is none of that id, or the corpus is not on this machine.
         """
-        document = self.resolved.dataset.document(docid)
-        fields = typed(document.fields, self.searcher().kinds)
-        return {"id": docid, "title": document.title, "text": document.text} | fields
+        return row_of_document(self.resolved.dataset.document(docid))
 
     def __repr__(self) -> str:
         return f"Index({self.resolved.corpus!r}, model={self.resolved.model!r})"

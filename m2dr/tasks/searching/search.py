@@ -5,7 +5,7 @@ A query text passes `Searcher`: the tokenizer and the cut encoder of `tasks.enco
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -18,14 +18,14 @@ from m2dr.core import requests
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say
-from m2dr.core.records import Cut, Document, ModelCard, Query, Run
+from m2dr.core.records import Cut, Document, ModelCard, Query, Run, Value, paired
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import on_gpu, open_index
-from m2dr.index.filters import FIELDS, Filter, Value, field_types, typed
+from m2dr.index.filters import Filter
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.manifest import (
     MANIFEST,
@@ -280,12 +280,12 @@ class Hit:
     def fields(self) -> dict[str, Value]:
         """The document's own fields by name, read from the corpus on demand.
 
-        Numbers and truths are such where all documents of the index have them; else they are texts.
+        Each is of the type that the file has: number, truth or text, as cells of CSV all are.
 
         Raises:
             UserError: the corpus is not on this machine, or has changed.
         """
-        return typed(self._document.fields, self._searcher.kinds)
+        return dict(self._document.fields)
 
     @cached_property
     def _document(self) -> Document:
@@ -477,14 +477,6 @@ class Searcher:
         found = time.perf_counter()
         return run, (tokenised - start, encoded - tokenised, found - encoded)
 
-    @cached_property
-    def kinds(self) -> Mapping[str, Any]:
-        """Types of the documents' fields; none where they are not known."""
-        try:
-            return field_types(store_of(self.resolved) / FIELDS)
-        except UserError:
-            return {}
-
 
 def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object]:
     """Return an answer by the names of its fields; a text that is not at hand is None."""
@@ -499,4 +491,4 @@ def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object
         rows.append(place | {"text": content, "fields": fields})
     times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
     cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
-    return {"query": text, **cut, "dim": searcher.cut.dim, "hits": rows, **times}
+    return {"query": paired(text), **cut, "dim": searcher.cut.dim, "hits": rows, **times}

@@ -1,0 +1,194 @@
+"""Text files: bytes that may be compressed, lines, cells between delimiters, and JSON.
+
+What compresses a file is read from its first bytes, whatever its name says; a byte-order mark is
+no text.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import paired
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LINE = "\0line"  # the column of a file without columns
+_BLOCK = 2**24  # bytes of cells parsed at once; no row may be longer
+_LINES = 2**22  # bytes of lines read at once
+_MARK = b"\xef\xbb\xbf"  # of the byte order, in UTF-8
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name the file in what a library says of it.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    import msgspec
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error).splitlines()[0]
+        raise UserError(f"{path} cannot be read: {reason.rstrip('.')}.") from None
+
+
+def opened(path: Path) -> "pa.NativeFile":
+    """Open the bytes of a file, decompressed."""
+    import pyarrow as pa
+
+    with path.open("rb") as file:
+        start = file.read(4)
+    kinds = [kind for first, kind in _COMPRESSED.items() if start.startswith(first)]
+    return pa.input_stream(str(path), compression=kinds[0] if kinds else None)
+
+
+def content(path: Path) -> bytes:
+    """Return all bytes of a file, decompressed."""
+    with opened(path) as file:
+        return bytes(file.read()).removeprefix(_MARK)
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of a text file that is not blank, or the beginning of a long one."""
+    with reading(path), opened(path) as file:
+        start = bytes(file.read(2**20)).decode("utf-8-sig", "replace").lstrip("\r\n ")
+    return start.partition("\n")[0].rstrip("\r")
+
+
+def lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
+    """Yield the lines of a file as one column; `blank` says whether empty ones are lines too."""
+    import pyarrow as pa
+
+    count = 0
+    for block in _blocks(path):
+        found = [line for line in block.splitlines() if line or blank]
+        try:
+            column = pa.array(found, pa.string())
+        except pa.ArrowInvalid:
+            number = next(n for n, line in enumerate(found, count + 1) if not _is_text(line))
+            raise UserError(f"{path}, row {number} is no text in UTF-8.") from None
+        count += len(found)
+        yield pa.record_batch([column], [LINE])
+
+
+def cells(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a file of cells, which are texts.
+
+    A cell in quotes may hold delimiters and line ends, and quotes twice, as the library csv and
+    pandas write it; a quote inside another cell is a character. Between tabs quotes are characters
+    all through a file that has a cell whose first quote is not closed by its last.
+
+    Args:
+        path: of the file.
+        names: of the columns, where the first line does not name them.
+        delimiter: one character.
+
+    Raises:
+        UserError: a cell's quote is never closed, where cells do not stand between tabs.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    status = path.stat()
+    quoted = _are_closed(path, delimiter, (status.st_mtime_ns, status.st_size))
+    if quoted is False and delimiter != "\t":
+        raise UserError(f"{path} has a cell whose quotation mark is never closed.")
+    try:
+        with opened(path) as file:
+            yield from csv.open_csv(
+                file,
+                csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names or None),
+                csv.ParseOptions(
+                    delimiter=delimiter,
+                    quote_char='"' if quoted else False,
+                    newlines_in_values=bool(quoted),
+                ),
+                csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
+            )
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" not in str(error):
+            raise
+
+
+def decoded(text: str | bytes) -> Any:
+    """Return what JSON holds.
+
+    NaN and Infinity, which Python writes and JSON has not, are null; half a surrogate pair is
+    U+FFFD, and a control character that is written as it is is itself.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        try:
+            value = json.loads(text, parse_constant=lambda _: None, strict=False)
+        except (ValueError, RecursionError):
+            value = None
+        if value is None:
+            raise
+    return json.loads(paired(json.dumps(value, ensure_ascii=False)), parse_constant=lambda _: None)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file in blocks of whole lines."""
+    with opened(path) as file:
+        rest = bytes(file.read(len(_MARK))).removeprefix(_MARK)
+        while block := bytes(file.read(_LINES)):
+            whole, end, rest = (rest + block).rpartition(b"\n")
+            if end:
+                yield whole + end
+        if rest:
+            yield rest
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        return bool(line.decode() or True)
+    except UnicodeDecodeError:
+        return False
+
+
+@lru_cache(maxsize=64)  # a file is opened several times, and its first row wanted alone
+def _are_closed(
+    path: Path,
+    delimiter: str,
+    state: tuple[int, int],  # noqa: ARG001  # part of the key
+) -> bool | None:
+    """Return whether cells that begin with a quote are closed: between tabs, by their end.
+
+    None if no cell begins with one.
+    """
+    ends = (delimiter.encode(), b"\r", b"\n")
+    inside, found = False, None
+    for block in _blocks(path):
+        before, *rest = block.split(b'"')  # each of rest follows a quote
+        number = 0
+        while number < len(rest):
+            after = rest[number]
+            if not inside:
+                inside = before.endswith(ends) or not (number or before)
+                found = found or inside or None
+            elif not after and number + 1 < len(rest):
+                number += 1  # a quote that is written twice
+            elif after and not after.startswith(ends) and delimiter == "\t":
+                return False
+            else:
+                inside = False
+            before = rest[number]
+            number += 1
+    return False if inside else found
