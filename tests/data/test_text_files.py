@@ -78,8 +78,8 @@ def test_every_reader_of_cells_reads_quotes_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("a.jsonl", gzip.compress(b'{"id": "1", "text": "x"}\n')),
-        ("a.tsv", gzip.compress(b"id\ttext\n1\tx\n")),
+        ("a.jsonl", gzip.compress(b'{"id": "1", "text": "x"}\n', mtime=0)),
+        ("a.tsv", gzip.compress(b"id\ttext\n1\tx\n", mtime=0)),
         ("a.csv.gz", b"id,text\n1,x\n"),
         ("a.jsonl", b'\xef\xbb\xbf{"id": "1", "text": "x"}\r\n\r\n'),
         ("a.json", b'\xef\xbb\xbf[{"id": "1", "text": "x"}]'),
