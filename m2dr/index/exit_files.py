@@ -47,8 +47,8 @@ def read_exits_record(folder: Path) -> IndexExits:
 def fitting_exits(store: Path) -> Path | None:
     """Return the folder of the exits that were fitted on the documents of a finished store.
 
-    None where there are none, or where they were fitted on other documents, by another model, or
-    for vectors that were encoded in another way.
+    None where there are none, or where they were fitted on another corpus, by another model, or
+    for vectors that were encoded in another way. Documents may have changed since: `are_outdated`.
 
     Raises:
         UserError: a record is damaged.
@@ -58,9 +58,21 @@ def fitting_exits(store: Path) -> Path | None:
         return None
     record, manifest = read_exits_record(folder), StoreManifest.read(store)
     label = manifest.label
-    wanted = (label.fingerprint, manifest.texts, encoding_of(label))
-    found = (record.fingerprint, record.texts, record.encoding)
+    wanted = (label.fingerprint, manifest.corpus, encoding_of(label))
+    found = (record.fingerprint, record.corpus, record.encoding)
     return folder if found == wanted and record.files else None
+
+
+def are_outdated(store: Path) -> bool:
+    """Return whether documents of a finished store have changed since its words were fitted.
+
+    Raises:
+        UserError: a record is damaged.
+    """
+    folder = fitting_exits(store)
+    if folder is None:
+        return False
+    return read_exits_record(folder).texts != StoreManifest.read(store).texts
 
 
 def encoding_of(label: Label, dtype: str = "") -> str:

@@ -26,6 +26,7 @@ from m2dr.core.records import Cut, ModelCard, Side
 from m2dr.core.requests import QueryOptions, of_queries
 from m2dr.data.tokens import buckets, pad
 from m2dr.index.exit_files import (
+    are_outdated,
     digest_of_exits,
     encoding_of,
     exits_folder,
@@ -124,7 +125,10 @@ class QueryPlan:
                 trained for says of documents of the plan's layer and the same dim.
         """
         if self.exits:
-            return []
+            home = self.exits.parent
+            told = f"The words of {home} were fitted before its documents changed; m2dr index fit"
+            outdated = are_outdated(layer_folder(home, self.card.layers))
+            return [f"{told} fits them again."] if outdated else []
         cut, searched = Cut(self.layer, dim), Cut(self.document_layer, dim)
         return documents(cut) if documents else label_of(self.card, "").warnings(cut, searched)
 
@@ -587,7 +591,7 @@ class QueryEncoders:
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[object, ...], QueryEncoder] = {}
+        self._open: dict[tuple[object, ...], tuple[str, QueryEncoder]] = {}
         self._lock = threading.Lock()
 
     def of(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> QueryEncoder:
@@ -603,15 +607,18 @@ class QueryEncoders:
             plan.layer, plan.source, plan.exits, asked.query_model, asked.query_vectors, runtime,
             device, dtype,
         )  # fmt: skip
+        digest = digest_of_exits(plan.exits) if plan.exits else ""  # other after a new fit
         with self._lock:
-            if (encoder := self._open.get(key)) is None:
+            before, encoder = self._open.get(key, ("", None))
+            if encoder is None or before != digest:
                 encoder = open_queries(plan, runtime, device, dtype)
                 fingerprint = encoder.card.fingerprint
-                same = [one for one in self._open.values() if one.card.fingerprint == fingerprint]
+                known = [one for _, one in self._open.values()]
+                same = [one for one in known if one.card.fingerprint == fingerprint]
                 for opened in sorted(same, key=lambda one: -one.plan.layer):
                     encoder.share_weights(opened)
                 encoder.warm_up()
-                self._open[key] = encoder
+                self._open[key] = digest, encoder
             return encoder
 
 

@@ -3,6 +3,8 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -234,3 +236,28 @@ def test_half_a_surrogate_pair_is_replaced_wherever_a_text_comes_from(
     assert found[0] == found[1]
     np.testing.assert_array_equal(model.encode(half), model.encode(whole))
     assert grid
+
+
+@pytest.mark.usefixtures("exits_of_few")
+def test_words_of_documents_that_came_are_found_without_a_model(
+    tmp_path: Path, model: m2dr.Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: dict[str, Any] = {"folder": tmp_path, "name": "c"}
+    index = m2dr.Index.build(
+        model, {f"d{n}": f"{word} file" for n, word in enumerate(WORDS)}, **opened
+    )
+    assert not index.search("quagga", layer=0, k=1).hits[0].score
+
+    index.add([{"id": "new", "text": "a quagga"}])
+
+    assert index.search("quagga", layer=0, k=1).hits[0].docid == "new"
+    stopped = Mock(side_effect=KeyboardInterrupt)
+    with monkeypatch.context() as patch:
+        patch.setattr("m2dr.tasks.indexing.fit_index.words_of", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            index.add([{"id": "last", "text": "an okapi"}])
+    again = m2dr.Index.open(tmp_path / "c", model=model.name, root=tmp_path)
+    with pytest.warns(UserWarning, match="fitted before its documents changed"):
+        again.search("okapi", layer=0)
+    again.delete("d0")
+    assert again.search("okapi", layer=0, k=1).hits[0].docid == "last"

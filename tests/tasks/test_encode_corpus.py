@@ -247,7 +247,9 @@ def test_fields_that_change_encode_nothing(ask: Asked, encoded: list[int]) -> No
 
 
 @pytest.mark.usefixtures("exits_of_few")
-def test_exits_stay_as_they_were_fitted(ask: Asked, capfd: pytest.CaptureFixture[str]) -> None:
+def test_words_follow_documents_and_exits_stay(
+    ask: Asked, capfd: pytest.CaptureFixture[str]
+) -> None:
     asked = ask(layers=(4,), exits=True)
     index_corpus(asked)
     exits = fitting_exits(store_of(asked).folder)
@@ -259,7 +261,7 @@ def test_exits_stay_as_they_were_fitted(ask: Asked, capfd: pytest.CaptureFixture
 
     assert fitting_exits(store_of(asked).folder) == exits
     assert (exits / "exits.safetensors").read_bytes() == before
-    assert "stays as it was fitted, on the documents of before" in capfd.readouterr().err
+    assert "words fitted to the documents of now" in capfd.readouterr().err
     fit_index(
         FitIndexRequest(
             asked.corpus, asked.model, root=asked.root, device="cpu", dtype="fp32", overwrite=True

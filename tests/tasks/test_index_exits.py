@@ -182,7 +182,7 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
     whole = record.read_text()
     assert fitting_exits(store) == folder
 
-    change(record, texts="0" * 64)
+    change(record, corpus="another")
     assert fitting_exits(store) is None
     with pytest.raises(UserError, match="no exits"):
         Searcher(replace(search_of(request), exits="index"))

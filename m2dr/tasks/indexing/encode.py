@@ -390,7 +390,7 @@ def _sync(
     """Replace the stores of all layers, and their indexes, by those of the corpus of now.
 
     They are written to a folder beside, with the vectors of texts that are the same, and swapped
-    in by one rename. Exits stay as they were fitted.
+    in by one rename. Exits stay as they were fitted; `refit_words` follows.
     """
     new, before = new_home(home), _finished(home)
     if any(store.manifest.runtime == IMPORTED for store in before):
@@ -437,14 +437,13 @@ def _sync(
 
 
 def _keep_exits(before: Path, store: Path) -> None:
-    """Keep exits that were fitted on documents of which some have changed since."""
+    """Keep exits that were fitted on documents of before; their record tells these apart."""
     source, target = exit_files.exits_folder(before), exit_files.exits_folder(store)
     record = exit_files.read_exits_record(source)
     target.mkdir(exist_ok=True)
     for name, _ in record.files:
         _link(source / name, target / name)
-    write_record(target / EXITS_FILE, replace(record, texts=open_store(store).manifest.texts))
-    say(f"{source} stays as it was fitted, on the documents of before.")
+    write_record(target / EXITS_FILE, record)
 
 
 def _link(source: Path, target: Path) -> None:

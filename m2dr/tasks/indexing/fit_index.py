@@ -73,10 +73,42 @@ def fit_encoded(job: EncodingJob, dataset: Dataset, store: Store, language: str 
         _fit(job, dataset, store, folder, language)
 
 
+def refit_words(store: Store, dataset: Dataset) -> None:
+    """Fit the words of an index again where its documents have changed since, in seconds.
+
+    Exits of layers from 1 stay, as a fit of these encodes documents again: what they lack of
+    documents that came is nearly all in the words (docs/decisions/0029-words-follow.md).
+
+    Args:
+        store: of the last layer.
+        dataset: its documents.
+
+    Raises:
+        UserError: a vector is not finite.
+    """
+    if not exit_files.are_outdated(store.folder):
+        return
+    folder, begun = exit_files.exits_folder(store.folder), time.monotonic()
+    with lock_folder(folder):
+        record, before = exit_files.read_exits_record(folder), WordTable.open(folder)
+        words = words_of(store, dataset, before.language)
+        kept = replace(words, beside=before.beside, bridge=before.bridge)
+        remove_files(folder, EXITS_FILE)
+        replace(kept, query_model=before.query_model).write(folder)
+        fit = replace(record.fit, words=len(words.rows), language=words.language)
+        _write_record(store, fit, record.dtype, folder)
+    exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
+    say(
+        f"{counted(len(words.rows), 'words', ',')} fitted to the documents of now in "
+        f"{time.monotonic() - begun:,.0f} s{exits}."
+    )
+
+
 def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     """Fit exits on the documents of an index that is there; return their folder and record.
 
-    With a `query_model`, exits that are there stay, and get a bridge from its queries.
+    With a `query_model`, exits that are there stay, and get a bridge from its queries; where
+    documents have changed since, they stay too, and their words are fitted again.
 
     Raises:
         UserError: there is no such index of the last layer, it has exits already, the model or the
@@ -87,8 +119,11 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     checkpoint.refuse_ended(model)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
     store, exits = open_store(folder), exit_files.exits_folder(folder)
+    outdated = not request.overwrite and exit_files.are_outdated(folder)
+    if outdated:
+        refit_words(store, dataset)
     fitted = not request.overwrite and exit_files.fitting_exits(folder)
-    if fitted and not request.query_model:
+    if fitted and not request.query_model and not outdated:
         raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
     queries = label_of(card.with_lengths_of(store.manifest.label), model)
     store.manifest.label.accept(queries, store.manifest.corpus)

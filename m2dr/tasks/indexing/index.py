@@ -22,7 +22,7 @@ from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
 from m2dr.tasks.corpus import document_line, model_for, named, open_bm25, open_corpus
 from m2dr.tasks.indexing.encode import encode_stores
-from m2dr.tasks.indexing.fit_index import fit_encoded
+from m2dr.tasks.indexing.fit_index import fit_encoded, refit_words
 from m2dr.tasks.models import document_layers, newest_model
 
 CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
@@ -103,6 +103,7 @@ def encode_corpus(
         fit_encoded(
             replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1], request.language
         )
+    refit_words(stores[-1], dataset)
     return stores
 
 
@@ -169,8 +170,9 @@ def sync(
         last = manifest.store_folder(request.root, name, card.fingerprint, layers[-1])
         card = card.with_lengths_of(manifest.StoreManifest.read(last).label)
     _, dataset, stores = encode_stores(request, request.model, card, layers)
-    for store in stores[:1]:
+    for store in stores[-1:]:
         open_bm25(store, lambda: dataset)
+        refit_words(store, dataset)
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
 
 
