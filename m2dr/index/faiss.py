@@ -37,7 +37,7 @@ from m2dr.index.manifest import (
     index_folder,
 )
 from m2dr.index.searchable import Rows, Scores, Searchable
-from m2dr.index.store import HASHED_BYTES, Store, open_store
+from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import check_depth, check_queries, prefixes
 
 SCANNED = 5_000  # documents that a filter leaves, at most, which are all scored exactly
@@ -448,7 +448,7 @@ def _checked(folder: Path) -> tuple[IndexManifest, Docids]:
     size = path.stat().st_size if path.is_file() else 0
     if size != manifest.bytes:
         raise _damaged(path, f"has {size} bytes, and {manifest.bytes} were written")
-    if size < HASHED_BYTES and files.sha256_of(path) != manifest.sha256:
+    if size <= files.HASHED_BYTES and files.sha256_of(path) != manifest.sha256:
         raise _damaged(path, "is not the file that was written: its sha256 differs")
     return manifest, read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids)
 

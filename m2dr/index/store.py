@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from m2dr.core.arrays import Array, Floats, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.files import (
+    HASHED_BYTES,
     TEMPORARY_SUFFIX,
     lock_file,
     read_record,
@@ -51,9 +52,6 @@ from m2dr.index.vectors import FORMATS
 
 # Shapes in this file: n rows.
 
-# Of larger files the digest is not computed each time they are opened for search. Their size is
-# always checked; building, evaluating and m2dr index verify compare the digest too.
-HASHED_BYTES = 64 * 2**20
 DIGEST_BYTES = 16  # of a text
 RECORDS = ("vectors-*.json", "docids-*.txt", "digests-*.bin")  # of a half-written store alone
 SYNCING = "syncing"  # a file in the folder of stores that a sync writes, until it has ended

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -117,7 +118,7 @@ class CorpusDigest:
     def of(cls, dataset: Dataset) -> "CorpusDigest":
         """Return that of a dataset; its documents are read again only if their files changed."""
         known = _digest_file(dataset)
-        if known.exists():
+        with suppress(UserError):  # it is not there, or damaged
             return read_record(known, cls)
         return CorpusRows.of(dataset).digest
 
@@ -139,19 +140,24 @@ def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
         raise UserError(f"{home} holds other documents than {file}: {told}.")
 
 
-def open_bm25(store: Store, read: Callable[[], Dataset], language: str = "") -> Bm25:
+def open_bm25(
+    store: Store, read: Callable[[], Dataset], language: str = "", *, rebuild: bool = False
+) -> Bm25:
     """Open BM25 of the documents of a store, which is built first where it is not that of now.
 
     Args:
         store: whose rows it has.
         read: opens the dataset with the texts, where it is needed.
         language: of the stems, as `Analyzer` takes it; by default that of before, or of the texts.
+        rebuild: build it again where its file is damaged.
 
     Raises:
-        UserError: there is no such language, or the dataset has other documents.
+        UserError: there is no such language, or the dataset has other documents; or the file is
+            damaged.
     """
-    path, manifest = store.folder.parent / BM25, store.manifest
-    bm25 = Bm25.open(path, store.docids)
+    path, manifest, bm25 = store.folder.parent / BM25, store.manifest, None
+    with suppress(UserError) if rebuild else nullcontext():
+        bm25 = Bm25.open(path, store.docids, whole=rebuild)
     language = language or (bm25.language if bm25 else "")
     digest = json_sha256([manifest.docids, manifest.texts])
     if bm25 is None or (bm25.digest, bm25.language) != (digest, language):

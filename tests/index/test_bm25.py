@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Run
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.measures import Evaluator
@@ -89,10 +90,31 @@ def test_a_file_gives_the_same_scores(tmp_path: Path, language: str) -> None:
         assert mapped.scores(query).tolist() == built.scores(query).tolist()
     data = (tmp_path / "one").read_bytes()
     assert data == (tmp_path / "other").read_bytes()
-    for size in (0, 4, 100, len(data) - 1):
-        (tmp_path / "one").write_bytes(data[:size])
-        assert Bm25.open(tmp_path / "one", built.docids) is None
     assert Bm25.open(tmp_path / "absent", built.docids) is None
+
+
+def test_a_file_with_any_changed_byte_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, path = Bm25.of([Document("a", "cats run"), Document("b", "cat")]), tmp_path / "one"
+    built.write(path)
+    data = path.read_bytes()
+
+    changed = [data[:size] for size in (0, 4, 100, len(data) - 1)]
+    changed += [
+        data[:n] + bytes([data[n] ^ 1]) + data[n + 1 :]
+        for n in range(len(data))
+        if data[n : n + 1] != b" "  # which fills the header
+    ]
+    for each in changed:
+        path.write_bytes(each)
+        with pytest.raises(UserError, match="not the file that was written"):
+            Bm25.open(path, built.docids)
+    path.write_bytes(changed[-1])
+    monkeypatch.setattr("m2dr.index.bm25.HASHED_BYTES", 0)
+    assert Bm25.open(path, built.docids)
+    with pytest.raises(UserError, match="not the file that was written"):
+        Bm25.open(path, built.docids, whole=True)
 
 
 numbers = st.floats(0, 9, width=32)

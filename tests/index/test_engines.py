@@ -94,7 +94,7 @@ def test_an_index_of_an_older_store_is_refused_and_built_again(
 def test_a_damaged_index_too_large_to_hash_is_still_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch, dim: int | None, reason: str
 ) -> None:
-    monkeypatch.setattr("m2dr.index.faiss.HASHED_BYTES", 0)
+    monkeypatch.setattr("m2dr.core.files.HASHED_BYTES", 0)
     path = build_index(store, 8) / "index"
     size = path.stat().st_size
     if dim is None:

@@ -1,12 +1,15 @@
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import run
 
+from m2dr.core.files import sha256_of
 from m2dr.core.requests import IndexRequest, VerifyRequest
+from m2dr.index.manifest import StoreManifest
 from m2dr.index.store import open_store
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.indexing.verify import verify
@@ -63,11 +66,9 @@ def test_vectors_that_the_model_would_not_give_are_found_by_the_sample(
     vectors = np.fromfile(folder / shard.name, "<f2").reshape(10, -1)
     vectors[0] *= -1
     vectors.tofile(folder / shard.name)
-    import hashlib
-
-    text = (folder / "store.json").read_text()
-    digest = hashlib.sha256((folder / shard.name).read_bytes()).hexdigest()
-    (folder / "store.json").write_text(text.replace(shard.sha256, digest))
+    held = StoreManifest.read(folder)
+    changed = replace(shard, sha256=sha256_of(folder / shard.name))
+    replace(held, shards=(changed, *held.shards[1:])).write(folder)
 
     assert "'d0'" in problems(folder, tiny_corpus)
     assert "cosine -1.000" in problems(folder, tiny_corpus)

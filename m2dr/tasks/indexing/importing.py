@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError
-from m2dr.core.files import json_sha256, write_bytes, write_record
+from m2dr.core.files import json_sha256, sha256_of, write_bytes, write_record
 from m2dr.core.progress import progress, say
 from m2dr.core.records import (
     CARD_FILE,
@@ -141,7 +141,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
             raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
     store = open_store(folder)
     if dataset:
-        open_bm25(store, lambda: dataset)
+        open_bm25(store, lambda: dataset, rebuild=True)
     if not request.model and not fitting_exits(folder):
         from m2dr.tasks.indexing.fit_index import (
             fit_index,  # loads torch, which a search does without
@@ -186,9 +186,18 @@ def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
 
 
 def rotation_of(home: Path, width: int) -> Float32 | None:
-    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None."""
+    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None.
+
+    Raises:
+        UserError: its file is missing or not the one that was written.
+    """
+    digest = read_card(home).rotation if (home / CARD_FILE).exists() else ""
+    if not digest:
+        return None
     path = home / ROTATION
-    return np.fromfile(path, np.float32).reshape(width, width) if path.exists() else None
+    if not path.is_file() or sha256_of(path) != digest:
+        raise UserError(f"{path} is missing or not the file that was written; import it again.")
+    return np.fromfile(path, np.float32).reshape(width, width)
 
 
 # Vectors without a model
@@ -224,6 +233,7 @@ def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Float3
         backbone=request.name or name_of(request.vectors), variant=GIVEN, layers=1, width=width,
         cuts=cuts, documents="last", pooling="mean", similarity=similarity, temperature=1.0,
         revision=digest.hexdigest(), fingerprint=json_sha256([identity, similarity, rotates]),
+        rotation=hashlib.sha256(rotation.tobytes()).hexdigest() if rotates else "",
     )  # fmt: skip
     return card, rotation if rotates else None
 
@@ -256,7 +266,8 @@ def _begin_home(home: Path, card: ModelCard, rotation: Float32 | None) -> None:
 def _holds(folder: Path, card: ModelCard, source: _Source) -> bool:
     """Whether a finished store has these vectors of these documents."""
     path, corpus = folder.parent / CARD_FILE, source.corpus
-    same = path.exists() and read_card(folder.parent) == card
+    # The last bits of a rotation depend on the machine.
+    same = path.exists() and replace(read_card(folder.parent), rotation=card.rotation) == card
     return bool(same and corpus and corpus.digest.is_of(manifest.StoreManifest.read(folder)))
 
 

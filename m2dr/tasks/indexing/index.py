@@ -47,7 +47,8 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
     stores = encode_corpus(request, model, card, layers)
-    open_bm25(stores[-1], partial(open_corpus, request.corpus), request.language)
+    read = partial(open_corpus, request.corpus)
+    open_bm25(stores[-1], read, request.language, rebuild=True)
     jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
     with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
         folders = tuple(
@@ -170,7 +171,7 @@ def sync(
         card = card.with_lengths_of(manifest.StoreManifest.read(last).label)
     _, dataset, stores = encode_stores(request, request.model, card, layers)
     for store in stores[:1]:
-        open_bm25(store, lambda: dataset)
+        open_bm25(store, lambda: dataset, rebuild=True)
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
 
 
