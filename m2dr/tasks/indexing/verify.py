@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress
 from m2dr.core.records import CARD_FILE, EXITS_FILE, Document
 from m2dr.core.requests import VerifyRequest
@@ -22,7 +22,7 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.hub import find_folder
-from m2dr.tasks.corpus import CorpusRows, open_corpus
+from m2dr.tasks.corpus import CorpusRows, named, open_corpus
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.indexing.importing import rotation_of
 
@@ -117,12 +117,31 @@ def _verdict(
         problems = [*store.problems(advance), *problems]
     if problems or not request.sample:
         return Verdict(folder, tuple(problems), 0)
+    return _texts_verdict(store, request, corpus_of)
+
+
+def _texts_verdict(
+    store: Store, request: VerifyRequest, corpus_of: Callable[[str], _Corpus]
+) -> Verdict:
+    """Compare all texts, and encode some again."""
+    folder, held = store.folder, store.manifest
+    name = request.corpus or held.label.source or held.corpus
     try:
-        model, dataset, corpus = _texts(store, request, corpus_of)
+        dataset, corpus = corpus_of(name)
     except UserError as error:
-        return Verdict(folder, (), 0, (f"Nothing was encoded again: {error}",))
+        if Path(named(name)[1]).exists():
+            return Verdict(folder, (str(error),), 0)
+        return Verdict(folder, (), 0, (f"No text was compared: {error}",))
+    if dataset.name != held.corpus or len(corpus.docids) != store.documents:
+        given = f"{counted(len(corpus.docids), 'documents', ',')} of {dataset.name}"
+        told = f"it holds {store.documents:,} of {held.corpus}, and there are {given}."
+        return Verdict(folder, (), 0, (f"No text was compared: {told}",))
     if changed := [*_text_problems(store, corpus)]:
         return Verdict(folder, tuple(changed), 0)
+    try:
+        model = _model(store, request)
+    except UserError as error:
+        return Verdict(folder, (), 0, (f"Nothing was encoded again: {error}",))
     count = min(request.sample, store.documents)
     rows = sorted(set(np.linspace(0, store.documents - 1, count).round().astype(int).tolist()))
     documents = {row: dataset.document_at(row) for row in rows}
@@ -132,26 +151,18 @@ def _verdict(
         return Verdict(folder, (str(error),), 0)
 
 
-def _texts(
-    store: Store, request: VerifyRequest, corpus_of: Callable[[str], _Corpus]
-) -> tuple[str, Dataset, CorpusRows]:
-    """Return the model of a store, its documents, and what a store records of these.
+def _model(store: Store, request: VerifyRequest) -> str:
+    """Return the model of a store.
 
     Raises:
-        UserError: the model or the corpus is not found, or is another.
+        UserError: it is not found, or is another.
     """
     manifest = store.manifest
     model = request.model or model_of(store.folder.parent, manifest.label)
     if read_card(model).fingerprint != manifest.label.fingerprint:
         raise UserError(f"{model} is not the model that encoded {store.folder}, or was changed.")
     find_folder(model)
-    dataset, corpus = corpus_of(request.corpus or manifest.label.source or manifest.corpus)
-    if dataset.name != manifest.corpus:
-        raise UserError(f"{store.folder} holds {manifest.corpus}, not {dataset.name}.")
-    if dataset.document_count != store.documents:
-        given = dataset.document_count
-        raise UserError(f"{store.folder} has {store.documents} documents, and the corpus {given}.")
-    return model, dataset, corpus
+    return model
 
 
 def _text_problems(store: Store, corpus: CorpusRows) -> Iterator[str]:
@@ -165,7 +176,7 @@ def _text_problems(store: Store, corpus: CorpusRows) -> Iterator[str]:
         docid = corpus.docids[other[0]]
         yield f"Row {other[0]} of {store.folder} is not document {docid!r} as it is now."
     elif not corpus.digest.is_of(held):
-        yield f"The documents of {store.folder} had other fields than {held.corpus} has now."
+        yield f"The documents of {store.folder} had other fields than those of now."
 
 
 def _compare(
