@@ -243,6 +243,37 @@ def list_folder(folder: Path) -> list[Path]:
     return []
 
 
+def absolute_path(path: Path) -> Path:
+    """Return a path from the root, without dots; what is a symbolic link keeps its own name."""
+    return Path(os.path.normpath(path.absolute()))
+
+
+def folders_below(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
+    """Yield a folder and those below it, also where they lie elsewhere by a symbolic link.
+
+    A link to a folder that it lies in is not followed.
+
+    Args:
+        folder: where to begin; nothing is yielded where there is none.
+        above: device and inode of the folders that it lies in.
+    """
+    with suppress(OSError):  # it is gone, or may not be read
+        own = folder.stat()
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+        here = (own.st_dev, own.st_ino)
+        if here not in above:
+            yield folder
+            for path in inside:
+                yield from folders_below(path, above | {here})
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, or a symbolic link and the folder that it leads to."""
+    shutil.rmtree(os.path.realpath(folder))
+    if folder.is_symlink():
+        folder.unlink()
+
+
 def refuse_same_file(option: str, path: Path | None, others: Mapping[str, object]) -> None:
     """Refuse to write a file that is also another one of the same command.
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from m2dr.core.errors import UserError
+from m2dr.core.files import absolute_path
 from m2dr.data.dataset import Dataset, Split, TableCorpus
 from m2dr.data.qrels import find_queries, read_split
 from m2dr.data.tables import is_table, name_of, split_name
@@ -68,7 +69,7 @@ def open_beir(name: str) -> Dataset:
         if is_table(path)
     }
     queries = _part(folder, "queries") or folder / "queries.jsonl"
-    folder = folder.resolve()
+    folder = absolute_path(folder)
     whole = folder.parent.name
     part = folder.name in _COMPOSED.get(whole, ())
     return open_parts(f"{whole}-{folder.name}" if part else folder.name, corpus, queries, qrels)

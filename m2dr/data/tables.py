@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from m2dr.core.errors import UserError
+from m2dr.core.files import absolute_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -373,7 +374,7 @@ def name_of(path: Path) -> str:
         base = Path(hub.id).expanduser().resolve().name if hub.is_folder else hub.id
         return "-".join(filter(None, (base, hub.config))).replace("/", "-")
     if path.is_dir():
-        return path.resolve().name
+        return absolute_path(path).name
     return _COMPRESSED.sub("", path.name).removesuffix(suffix_of(path))
 
 
