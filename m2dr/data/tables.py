@@ -546,7 +546,9 @@ def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
 
     with pa.input_stream(str(path), compression="detect") as file:
-        rows = rows_of(msgspec.json.decode(file.read()))
+        data = msgspec.json.decode(file.read())
+    answer = isinstance(data, dict) and data.get("object") == "list"  # of an API, over lines
+    rows = [data] if answer else rows_of(data)
     lines = [msgspec.json.encode(row).decode() for row in rows]
     yield pa.record_batch([pa.array(lines, pa.string())], [_LINE])
 
