@@ -196,7 +196,9 @@ def rotation_of(home: Path, width: int) -> Float32 | None:
         return None
     path = home / ROTATION
     if not path.is_file() or sha256_of(path) != digest:
-        raise UserError(f"{path} is missing or not the file that was written; import it again.")
+        raise UserError(
+            f"{path} is missing or not the file that was written; import again with --overwrite."
+        )
     return np.fromfile(path, np.float32).reshape(width, width)
 
 
