@@ -25,7 +25,11 @@ TEMPORARY_SUFFIX = ".tmp"  # of a file while it is written
 # In a folder that is being written to; of a file, the end of its lock's name.
 LOCK_NAME = ".m2dr.lock"
 FORMAT = 1  # of records; raise it when the new reader would misread older files
+_SEAL = "digest"  # sha256 of a record without this field
 _LONG_NAME = 120  # bytes
+# Of larger files of an index the digest is not computed each time they are opened for search.
+# Their size is always checked; building, evaluating and m2dr index verify compare the digest too.
+HASHED_BYTES = 64 * 2**20
 
 
 # JSON
@@ -79,37 +83,52 @@ def write_json(path: Path, value: object, **options: Any) -> None:  # as json ty
 
 def json_sha256(value: object, sort_keys: bool = True) -> str:
     """Return the SHA-256 of a value's JSON, in hex."""
-    return hashlib.sha256(json.dumps(value, sort_keys=sort_keys).encode()).hexdigest()
+    text = json.dumps(value, sort_keys=sort_keys, default=msgspec.to_builtins)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_record(path: Path, record: "DataclassInstance") -> None:
-    """Write a dataclass as indented, sorted JSON with a format number, atomically."""
+def record_table(record: "DataclassInstance", *, sealed: bool = True) -> dict[str, Any]:
+    """Return the JSON of a record: its fields, a format number and, if sealed, its own sha256."""
     table = {"format": FORMAT, **asdict(record)}
+    return {**table, _SEAL: json_sha256(table)} if sealed else table
+
+
+def write_record(path: Path, record: "DataclassInstance", *, sealed: bool = True) -> None:
+    """Write `record_table` as indented, sorted JSON, atomically."""
+    table = record_table(record, sealed=sealed)
     write_json(path, table, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def read_record(path: Path, kind: "type[Record]") -> "Record":
+def read_record(path: Path, kind: "type[Record]", *, sealed: bool = True) -> "Record":
     """Read a record that `write_record` wrote.
 
+    Args:
+        path: the file.
+        kind: the type of the record.
+        sealed: whether it must be as it was written; a model card, which people edit, need not.
+
     Raises:
-        UserError: the file is missing, is not JSON, has another format, or is not of this type.
+        UserError: the file is missing, is not JSON, has another format, is not of this type, or
+            has changed.
     """
     try:
-        return parse_record(path.read_bytes(), kind)
+        return parse_record(path.read_bytes(), kind, sealed=sealed)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise UserError(_unreadable(path, error)) from error
 
 
-def parse_record(text: str | bytes, kind: "type[Record]") -> "Record":
-    """Parse the JSON of a record with a format number.
+def parse_record(text: str | bytes, kind: "type[Record]", *, sealed: bool = True) -> "Record":
+    """Parse the JSON of a record, as `read_record` does.
 
     Raises:
-        ValueError: it has another format.
+        ValueError: it has another format, or has changed.
         msgspec.MsgspecError: it is not JSON, or not of this type.
     """
     table = msgspec.json.decode(text, type=dict[str, Any])
     if table.get("format") != FORMAT:
         raise ValueError(f"has format {table.get('format')}, and this m2dr reads format {FORMAT}")
+    if sealed and table.pop(_SEAL, "") != json_sha256(table):
+        raise ValueError("it is not as it was written, by its own digest")
     return msgspec.convert(table, kind)
 
 
@@ -222,6 +241,37 @@ def list_folder(folder: Path) -> list[Path]:
     with suppress(FileNotFoundError):
         return [path for path in folder.iterdir() if path.name != LOCK_NAME]
     return []
+
+
+def absolute_path(path: Path) -> Path:
+    """Return a path from the root, without dots; what is a symbolic link keeps its own name."""
+    return Path(os.path.normpath(path.absolute()))
+
+
+def folders_below(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
+    """Yield a folder and those below it, also where they lie elsewhere by a symbolic link.
+
+    A link to a folder that it lies in is not followed.
+
+    Args:
+        folder: where to begin; nothing is yielded where there is none.
+        above: device and inode of the folders that it lies in.
+    """
+    with suppress(OSError):  # it is gone, or may not be read
+        own = folder.stat()
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+        here = (own.st_dev, own.st_ino)
+        if here not in above:
+            yield folder
+            for path in inside:
+                yield from folders_below(path, above | {here})
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, or a symbolic link and the folder that it leads to."""
+    shutil.rmtree(os.path.realpath(folder))
+    if folder.is_symlink():
+        folder.unlink()
 
 
 def refuse_same_file(option: str, path: Path | None, others: Mapping[str, object]) -> None:

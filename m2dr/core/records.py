@@ -262,6 +262,7 @@ class ModelCard:
     # Commit of a backbone that was fetched from the hub; empty for any other.
     revision: str = ""
     fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011
+    rotation: str = ""  # of vectors without a model: sha256 of the file of their rotation, if any
 
     def __post_init__(self) -> None:
         pooling_modes(self.pooling)

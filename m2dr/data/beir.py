@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from m2dr.core.errors import UserError
+from m2dr.core.files import absolute_path
 from m2dr.data.dataset import Dataset, Split, TableCorpus
 from m2dr.data.qrels import find_queries, judgement_files, read_split
 from m2dr.data.tables import is_table, unread_files
@@ -66,7 +67,7 @@ def open_beir(name: str) -> Dataset:
     unread += [path for name in ("corpus", "queries") for path in _parts(folder, name)[1:]]
     unread += unread_files(corpus)
     queries = _part(folder, "queries") or folder / "queries.jsonl"
-    folder = folder.resolve()
+    folder = absolute_path(folder)
     whole = folder.parent.name
     part = folder.name in _COMPOSED.get(whole, ())
     name = f"{whole}-{folder.name}" if part else folder.name

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from m2dr.core.errors import UserError
+from m2dr.core.files import absolute_path
 from m2dr.data.text_files import (
     LINE,
     cells,
@@ -378,7 +379,7 @@ def name_of(path: Path) -> str:
         base = Path(hub.id).expanduser().resolve().name if hub.is_folder else hub.id
         return "-".join(filter(None, (base, hub.config))).replace("/", "-")
     if path.is_dir():
-        return path.resolve().name
+        return absolute_path(path).name
     return _COMPRESSED.sub("", path.name).removesuffix(suffix_of(path))
 
 
@@ -522,7 +523,10 @@ def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
     import msgspec
     import pyarrow as pa
 
-    found = [msgspec.json.encode(row).decode() for row in rows_of(decoded(content(path)))]
+    data = decoded(content(path))
+    answer = isinstance(data, dict) and data.get("object") == "list"  # of an API, over lines
+    rows = [data] if answer else rows_of(data)
+    found = [msgspec.json.encode(row).decode() for row in rows]
     yield pa.record_batch([pa.array(found, pa.string())], [LINE])
 
 

@@ -23,6 +23,8 @@ IDS = ("custom_id", "key", *DOCUMENT_IDS, *QUERY_IDS)
 VECTORS = ("embedding", "embeddings", "vector", "vectors", "emb", "values", "float") + (
     ("response", "body", "data")
 )
+SMALL, LARGE = 1e-6, 1e6  # between which numbers in vectors lie
+MOST = 0.95  # of the numbers, that do
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,11 @@ def _arrays(path: Path) -> tuple[Array, Sequence[str] | None]:
             return np.lib.format.open_memmap(path, mode="r"), None
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = list(archive.values())
-        matrix = next((each for each in arrays if each.ndim == 2), arrays[0])
+        matrices = [each for each in arrays if each.ndim == 2]
         ids = [each for each in arrays if each.ndim == 1 and each.dtype.kind in "Uiu"]
+        if len(matrices) > 1 or len(ids) > 1:
+            raise ValueError(f"it has {len(matrices)} arrays of vectors and {len(ids)} of ids")
+        matrix = (matrices or arrays)[0]
         return matrix, [id_of(each) for each in ids[0].tolist()] if ids else None
     except Exception as error:  # numpy raises a dozen kinds for a damaged file
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
@@ -147,42 +152,99 @@ def _arrays(path: Path) -> tuple[Array, Sequence[str] | None]:
 
 def _table(path: Path) -> tuple[Floats, Sequence[str] | None]:
     flat, names, width = array("f"), list[str](), 0
+    places: dict[int, int] = {}  # of vectors, by what the rows or answers say of their order
+    packed = False
 
     def add(row: Row) -> None:
-        nonlocal width
-        vector, name = vector_of(row), optional(row, IDS)
-        width = width or len(vector)
-        if len(vector) != width:
-            raise ValueError(f"its vector has {len(vector)} dims, and the first one {width}")
+        nonlocal width, packed
+        found, count = vectors_of_row(row), len(flat) // (width or 1)
+        # An answer of an API may have an id of its own.
+        name = None if row.get("object") == "list" else optional(row, IDS)
+        if name is not None and len(found) > 1:
+            raise ValueError(f"it holds {len(found)} vectors, and has one id")
         if (name is None) == bool(names) and flat:
             raise ValueError("some rows have an id, and some have none")
-        flat.frombytes(vector.tobytes())
+        # Of an answer the numbers begin at its first vector, of rows at that of the file.
+        first = 0 if "index" in row else count
+        for number, (index, vector) in enumerate(found):
+            width = width or len(vector)
+            if len(vector) != width:
+                raise ValueError(f"its vector has {len(vector)} dims, and the first one {width}")
+            flat.frombytes(vector.tobytes())
+            if name is None and index is not None:
+                if first + index in places:
+                    raise ValueError(f"its index is {index}, which came before")
+                places[first + index] = count + number
         if name is not None:
             names.append(id_of(name))
+        packed = packed or any(vector.base is not None for _, vector in found)
 
     for _ in parsed(path, add):
         pass
-    return np.frombuffer(flat, np.float32).reshape(-1, width or 1), names or None
+    matrix = np.frombuffer(flat, np.float32).reshape(-1, width or 1)
+    if packed and _is_float64(matrix):
+        raise UserError(f"{path} has float64 in base64, and vectors in base64 are float32.")
+    if not places:
+        return matrix, names or None
+    if sorted(places) != list(range(len(matrix))):
+        count, last = counted(len(matrix), "vectors", ","), max(places)
+        raise UserError(f"{path} has {count}, and {len(places):,} with an index up to {last:,}.")
+    return matrix[[places[place] for place in range(len(matrix))]], None
 
 
-def vector_of(row: Row) -> Float32:
-    """Return the vector of a row, [D], as files and the answers of APIs hold it.
+def vectors_of_row(row: Row) -> list[tuple[int | None, Float32]]:
+    """Return the vectors [D] of a row, as files and the answers of APIs hold them.
+
+    Each stands behind its number among the texts that were asked for, where the row has such.
 
     Raises:
-        ValueError: there is none or several, or it is not of numbers.
+        ValueError: there is none, or there are several without such numbers or side by side; or
+            one is not of numbers.
 
-    >>> vector_of({"response": {"body": {"data": [{"embedding": "AACAPwAAAEA="}]}}}).tolist()
-    [1.0, 2.0]
+    >>> vectors_of_row({"response": {"body": {"data": [{"embedding": "AACAPwAAAEA="}]}}})
+    [(None, array([1., 2.], dtype=float32))]
     """
     value: Any = row
+    index = None
     while isinstance(value, Mapping) or (value and isinstance(value, list) and _nests(value[0])):
-        if isinstance(value, list) and len(value) > 1:
+        if isinstance(value, Mapping):
+            index = value.get("index", index)
+            value = value[_vector_column(dict(value))]
+        elif len(value) == 1:
+            value = value[0]
+        elif all(isinstance(each, Mapping) and "index" in each for each in value):
+            return [pair for each in value for pair in vectors_of_row(each)]
+        else:
             raise ValueError(f"it holds {len(value)} vectors, and a row has one")
-        value = value[0] if isinstance(value, list) else value[column(dict(value), VECTORS)]
+    if index is not None and (not isinstance(index, int) or index < 0):
+        raise ValueError(f"its index is {index!r:.100}, and not a number from 0")
+    return [(index, _vector(value))]
+
+
+def _vector_column(row: Row) -> str:
+    """Return the column of the vector, which no other column may be too."""
+    given = [name for name in VECTORS if row.get(name) is not None]
+    if len(given) > 1:
+        given = [name for name in given if _holds_vector(row[name])] or given
+        if len(given) > 1:
+            raise ValueError(f"it has vectors under {' and '.join(given)}; leave one of them")
+    return given[0] if given else column(row, VECTORS)
+
+
+def _holds_vector(value: object) -> bool:
     try:
-        packed = isinstance(value, str)
-        values = np.frombuffer(b64decode(value, validate=True), "<f4") if packed else value
-        vector = np.asarray(values, np.float32)
+        return bool(vectors_of_row({VECTORS[0]: value}))
+    except ValueError:
+        return False
+
+
+def _vector(value: object) -> Float32:
+    """Return a vector in decimals or in base64; of the latter, a view of bytes."""
+    try:
+        if isinstance(value, str):
+            vector = np.frombuffer(b64decode(value, validate=True), "<f4")
+        else:
+            vector = np.array(value, np.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(f"its vector is not one of numbers: {error}") from None
     if vector.ndim != 1 or not vector.size:
@@ -192,3 +254,22 @@ def vector_of(row: Row) -> Float32:
 
 def _nests(value: object) -> bool:
     return isinstance(value, Mapping | list)
+
+
+def _is_float64(matrix: Float32) -> bool:
+    """Whether vectors, read from bytes as float32, are float64.
+
+    Read so, the lower half of a number has any exponent; or is next to zero, where the number was
+    float32 before. Of numbers that are float32, two together are hardly ever of a usual size.
+    """
+    if matrix.shape[1] % 2 or not matrix.size:
+        return False
+    lower = np.ascontiguousarray(matrix[:, ::2]).view(np.uint32)
+    rounded = not (lower & 0x1FFFFFFF).any()
+    return _usual(matrix.view(np.float64)) > MOST and (rounded or _usual(matrix) < MOST)
+
+
+def _usual(values: Floats) -> float:
+    """Return the share of numbers, those that are 0 aside, of a size that they have in vectors."""
+    sizes = np.abs(values[values != 0])
+    return float(((sizes > SMALL) & (sizes < LARGE)).mean()) if sizes.size else 1.0

@@ -7,6 +7,7 @@ indexes/<corpus>/<model fingerprint>/bm25.safetensors
     weights  [postings] float32, what the word adds to their score
 """
 
+import hashlib
 import json
 import struct
 from array import array
@@ -23,7 +24,8 @@ import numpy as np
 
 from m2dr.core.analyzer import Analyzer, language_of
 from m2dr.core.arrays import Array, Bools, Floats
-from m2dr.core.files import write_bytes
+from m2dr.core.errors import UserError
+from m2dr.core.files import HASHED_BYTES, write_bytes
 from m2dr.core.records import Document, Ranking, Run
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.searchable import Rows, Scores, Searchable
@@ -126,32 +128,48 @@ class Bm25:
         return cls(tensors, Docids(encode_docids(docids)), language, digest)
 
     @classmethod
-    def open(cls, path: Path, docids: Docids) -> "Bm25 | None":
-        """Map what `write` wrote, in milliseconds; None where it is not there or not whole.
+    def open(cls, path: Path, docids: Docids, *, whole: bool = False) -> "Bm25 | None":
+        """Map what `write` wrote, in milliseconds; None where there is no file.
 
         Args:
             path: the file.
             docids: in row order, if they are those of the digest.
+            whole: compare a file of more than HASHED_BYTES with its own digest too.
+
+        Raises:
+            UserError: it is not the file that was written.
         """
         try:
             with path.open("rb") as file:
                 (size,) = struct.unpack("<Q", file.read(8))  # of the header; safetensors
+                if size > path.stat().st_size:
+                    raise ValueError("its header ends behind it")
                 header = json.loads(file.read(size))
-            about, tensors = json.loads(header.pop("__metadata__")["bm25"]), {}
+            *about, own = json.loads(header.pop("__metadata__")["bm25"])
+            tensors = {}
             for name, part in header.items():
                 begin, (count,) = 8 + size + part["data_offsets"][0], part["shape"]
                 mapped = np.memmap(path, _DTYPES[name], "r", begin, count)
                 tensors[name] = np.asarray(mapped)  # whose slices cost less
+            read = whole or path.stat().st_size <= HASHED_BYTES
+            if read and own != _digest_of(tensors, *about):
+                raise ValueError("its sha256 differs")
             return cls(tensors, docids, *about)
-        except (OSError, ValueError, LookupError, struct.error):
+        except FileNotFoundError:
             return None
+        except (ValueError, LookupError, TypeError, struct.error) as error:
+            raise UserError(
+                f"{path} is not the file that was written. Build the index again."
+            ) from error
 
     def write(self, path: Path) -> None:
         """Write the index to a file, atomically."""
         from safetensors.numpy import save
 
-        about = json.dumps([self.language, self.digest])  # one entry, as theirs have no order
-        write_bytes(path, save(dict(self._tensors), {"bm25": about}))
+        # One entry, as several have no order.
+        about = self.language, self.digest
+        held = json.dumps([*about, _digest_of(self._tensors, *about)])
+        write_bytes(path, save(dict(self._tensors), {"bm25": held}))
 
     def scores(self, text: str) -> Scores:
         """Return the score of every document, [documents]; 0 where it shares no word with it."""
@@ -178,6 +196,15 @@ class Bm25:
         rows = np.flatnonzero(scores > 0)
         rows, scores = contenders(rows, scores[rows], k + (drop is not None))
         return Ranking.of(self.docids.take(rows), scores, k, drop)
+
+
+def _digest_of(tensors: Mapping[str, Array], *about: str) -> str:
+    """Return the sha256 of all that a file holds."""
+    digest = hashlib.sha256(json.dumps(about).encode())
+    for name in sorted(tensors):
+        digest.update(f"\n{name} {tensors[name].size}\n".encode())
+        digest.update(tensors[name].data)
+    return digest.hexdigest()
 
 
 def _analyzer(language: str) -> Analyzer:

@@ -23,12 +23,13 @@ import numpy as np
 
 from m2dr.core.arrays import Float32, Floats, Int64
 from m2dr.core.errors import UserError
+from m2dr.core.files import HASHED_BYTES
 from m2dr.core.records import F32, Run, Similarity
 from m2dr.index.docids import Docids
 from m2dr.index.filters import Filter
 from m2dr.index.library import load_faiss
 from m2dr.index.searchable import Rows, Scores, Searchable, hits_of, run_of
-from m2dr.index.store import HASHED_BYTES, Store
+from m2dr.index.store import Store
 from m2dr.index.vectors import check_depth, check_queries, prefixes
 
 if TYPE_CHECKING:

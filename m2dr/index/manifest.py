@@ -17,7 +17,7 @@ from itertools import starmap
 from pathlib import Path
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import json_sha256, read_record, write_record
+from m2dr.core.files import folders_below, json_sha256, read_record, write_record
 from m2dr.core.records import CARD_FILE, Cut, Similarity, is_ready
 from m2dr.core.requests import SHARD_ROWS
 from m2dr.core.requests import Dtype as Dtype
@@ -137,8 +137,12 @@ def only_home(folder: Path) -> Path:
 
 def store_folders(root: Path) -> list[Path]:
     """Return the folders at or below `root` that hold a store or a part of one, sorted."""
-    found = {path.parent for name in (STORE, PARTIAL) for path in root.rglob(name)}
-    return sorted(folder for folder in found if folder.parent.suffix not in (NEW, OLD))
+    return sorted(
+        folder
+        for folder in folders_below(root)
+        if folder.parent.suffix not in (NEW, OLD)
+        and any((folder / name).exists() for name in (STORE, PARTIAL))
+    )
 
 
 def model_of(home: Path, label: "Label") -> str:

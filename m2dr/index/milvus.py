@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 
 from m2dr.core.arrays import Floats
 from m2dr.core.errors import UserError, missing, nearest
-from m2dr.core.files import FORMAT, parse_record
+from m2dr.core.files import parse_record, record_table
 from m2dr.core.records import Cut
 from m2dr.index.filters import FIELDS, Filter, field_kinds, field_types
 from m2dr.index.manifest import DIGITS, STORE, Label, StoreManifest
@@ -188,7 +188,7 @@ class Server:
         # Vectors have length one where the similarity is cosine, and one of length zero scores 0.
         plan = self.client.prepare_index_params()
         plan.add_index("vector", index_type=index_type, metric_type="IP", params=build)
-        text = json.dumps({"format": FORMAT, **asdict(manifest)}, sort_keys=True)
+        text = json.dumps(record_table(manifest), sort_keys=True)
         self.ask(
             "create_collection",
             manifest.name,

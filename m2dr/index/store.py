@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from m2dr.core.arrays import Array, Floats, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.files import (
+    HASHED_BYTES,
     TEMPORARY_SUFFIX,
     lock_file,
     read_record,
@@ -51,9 +52,6 @@ from m2dr.index.vectors import FORMATS
 
 # Shapes in this file: n rows.
 
-# Of larger files the digest is not computed each time they are opened for search. Their size is
-# always checked; building, evaluating and m2dr index verify compare the digest too.
-HASHED_BYTES = 64 * 2**20
 DIGEST_BYTES = 16  # of a text
 RECORDS = ("vectors-*.json", "docids-*.txt", "digests-*.bin")  # of a half-written store alone
 SYNCING = "syncing"  # a file in the folder of stores that a sync writes, until it has ended
@@ -447,12 +445,19 @@ def lock(home: Path) -> AbstractContextManager[None]:
     Raises:
         UserError: another process holds the lock.
     """
-    return lock_file(home.with_name(f"{home.name}.stores"))
+    place = _place(home)
+    return lock_file(place.with_name(f"{place.name}.stores"))
+
+
+def _place(home: Path) -> Path:
+    """Return where the folder lies, if by a symbolic link: it is exchanged there, on one disk."""
+    return Path(os.path.realpath(home))
 
 
 def new_home(home: Path) -> Path:
     """Return the folder in which a sync writes the stores that will replace those of `home`."""
-    return home.with_name(home.name + NEW)
+    place = _place(home)
+    return place.with_name(place.name + NEW)
 
 
 def swap_in(home: Path) -> None:
@@ -460,13 +465,14 @@ def swap_in(home: Path) -> None:
 
     Other things in the folder are kept.
     """
-    _exchange(home, new_home(home))
+    _exchange(_place(home), new_home(home))
     end_sync(home)
 
 
 def end_sync(home: Path) -> None:
     """Remove what a sync left that was stopped; one that was writing stores can still go on."""
-    new, old = new_home(home), home.with_name(home.name + OLD)
+    home, new = _place(home), new_home(home)
+    old = home.with_name(home.name + OLD)
     if old.exists():  # of an exchange by three renames
         old.rename(new if home.exists() else home)
     if (home / SYNCING).exists():

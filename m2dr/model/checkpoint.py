@@ -129,7 +129,7 @@ def read_card_file(path: Path) -> ModelCard:
         UserError: the file is missing, damaged, of another format, or holds a value that no model
             has.
     """
-    card = read_record(path, ModelCard)
+    card = read_record(path, ModelCard, sealed=False)
     sizes = (card.layers, card.width, card.query_length, card.document_length, card.temperature)
     layers = range(card.lowest_layer, card.layers + 1)
     if min(sizes) <= 0 or any(c.layer not in layers or c.dim > card.width for c in card.cuts):
@@ -405,9 +405,9 @@ def save(
         if encoder.fitted is not None:
             head = "fitted"
         card = replace(card, exit_head=head)
-        write_record(aside / hub.CARD, card)
+        write_record(aside / hub.CARD, card, sealed=False)
         card = replace(card, fingerprint=fingerprint(aside, card))
-        write_record(aside / hub.CARD, card)
+        write_record(aside / hub.CARD, card, sealed=False)
         if record is not None:
             write_record(aside / EXPORTED_FILE, record)
         write_readme(card, aside, read_training_settings(folder / hub.RECORD), export=record)

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import cache_folder, json_sha256, read_record, write_record
+from m2dr.core.files import (
+    absolute_path,
+    cache_folder,
+    folders_below,
+    json_sha256,
+    lock_file,
+    read_record,
+    write_record,
+)
 from m2dr.core.progress import progress, say
 from m2dr.core.records import CARD_FILE, Document, paired
 from m2dr.data import pydocs
@@ -20,9 +30,11 @@ from m2dr.data.loaders import open_dataset
 from m2dr.data.tables import id_of
 from m2dr.index.bm25 import BM25, Bm25
 from m2dr.index.docids import Docids, encode_docids
-from m2dr.index.manifest import IMPORTED, StoreManifest, homes
+from m2dr.index.manifest import IMPORTED, StoreManifest, homes, store_folders_of
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 from m2dr.tasks.models import newest_model
+
+CHANGED = "changed-corpus.jsonl"  # beside a corpus.jsonl, which it replaces once it is encoded
 
 
 def open_corpus(name: str) -> Dataset:
@@ -41,7 +53,7 @@ def open_corpus(name: str) -> Dataset:
 def absolute(name: str) -> str:
     """Return the name of a corpus as it is understood in any working folder."""
     called, path = named(name)
-    path = str(Path(path).resolve()) if Path(path).exists() else path
+    path = str(absolute_path(Path(path))) if Path(path).exists() else path
     return f"{called}={path}" if called else path
 
 
@@ -60,7 +72,7 @@ def model_for(corpus: str, root: Path) -> str:
     Raises:
         UserError: there is no such corpus or no model.
     """
-    if any(root.rglob(CARD_FILE)):
+    if any((folder / CARD_FILE).exists() for folder in folders_below(root)):
         cards = [home / CARD_FILE for home in homes(root / open_corpus(corpus).name)]
         if cards and all(card.exists() for card in cards):
             newest = max(cards, key=lambda card: card.stat().st_mtime_ns).parent
@@ -94,15 +106,25 @@ def write_documents(documents: Iterable[Document], path: Path) -> None:
     Raises:
         UserError: two documents have one id, an id cannot stand in a run file, or there is none.
     """
-    seen: set[str] = set()
     with path.open("w", encoding="utf-8") as file:
-        for document in documents:
-            if document.id in seen:
-                raise UserError(f"Two documents have the id {document.id!r}.")
-            seen.add(document.id)
+        for document in distinct(documents):
             file.write(document_line(document))
-    if not seen:
-        raise UserError("No documents were given.")
+        if not file.tell():
+            raise UserError("No documents were given.")
+
+
+def distinct(documents: Iterable[Document]) -> Iterator[Document]:
+    """Yield documents.
+
+    Raises:
+        UserError: two have one id.
+    """
+    seen: set[str] = set()
+    for document in documents:
+        if document.id in seen:
+            raise UserError(f"Two documents have the id {document.id!r}.")
+        seen.add(document.id)
+        yield document
 
 
 @dataclass(frozen=True)
@@ -117,7 +139,7 @@ class CorpusDigest:
     def of(cls, dataset: Dataset) -> "CorpusDigest":
         """Return that of a dataset; its documents are read again only if their files changed."""
         known = _digest_file(dataset)
-        if known.exists():
+        with suppress(UserError):  # it is not there, or damaged
             return read_record(known, cls)
         return CorpusRows.of(dataset).digest
 
@@ -127,31 +149,56 @@ class CorpusDigest:
         return not held.knows_texts or (texts and held.field_texts in ("", self.fields))
 
 
+def finish_change(dataset: Dataset, home: Path) -> None:
+    """Put changed documents in their place, where a change was killed once the stores held them.
+
+    Args:
+        dataset: that nothing was read of yet.
+        home: holds its stores.
+    """
+    for path in map(Path, map(os.path.realpath, dataset.files)):
+        changed = path.with_name(CHANGED)
+        if not changed.exists():
+            continue
+        with suppress(UserError, OSError), lock_file(path):  # the change goes on, or none may write
+            for folder in store_folders_of(home)[-1:]:
+                held = StoreManifest.read(folder)
+                now, then = (CorpusDigest.of(open_dataset(str(each))) for each in (path, changed))
+                if then.is_of(held) and not now.is_of(held):
+                    changed.replace(path)
+
+
 def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
-    """Refuse the documents of a dataset in files if a store holds others.
+    """Refuse the documents of a dataset in files, not read yet, if a store holds others.
 
     Raises:
         UserError: it does.
     """
+    finish_change(dataset, home)
     if dataset.files and not CorpusDigest.of(dataset).is_of(held):
         file = dataset.files[0]
         told = "m2dr index corpus encodes what has changed"
         raise UserError(f"{home} holds other documents than {file}: {told}.")
 
 
-def open_bm25(store: Store, read: Callable[[], Dataset], language: str = "") -> Bm25:
+def open_bm25(
+    store: Store, read: Callable[[], Dataset], language: str = "", *, rebuild: bool = False
+) -> Bm25:
     """Open BM25 of the documents of a store, which is built first where it is not that of now.
 
     Args:
         store: whose rows it has.
         read: opens the dataset with the texts, where it is needed.
         language: of the stems, as `Analyzer` takes it; by default that of before, or of the texts.
+        rebuild: build it again where its file is damaged.
 
     Raises:
-        UserError: there is no such language, or the dataset has other documents.
+        UserError: there is no such language, or the dataset has other documents; or the file is
+            damaged.
     """
-    path, manifest = store.folder.parent / BM25, store.manifest
-    bm25 = Bm25.open(path, store.docids)
+    path, manifest, bm25 = store.folder.parent / BM25, store.manifest, None
+    with suppress(UserError) if rebuild else nullcontext():
+        bm25 = Bm25.open(path, store.docids, whole=rebuild)
     language = language or (bm25.language if bm25 else "")
     digest = json_sha256([manifest.docids, manifest.texts])
     if bm25 is None or (bm25.digest, bm25.language) != (digest, language):

@@ -10,10 +10,12 @@ import numpy as np
 
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError
-from m2dr.core.records import ModelCard
+from m2dr.core.files import sha256_of
+from m2dr.core.records import CARD_FILE, ModelCard
 from m2dr.data.vectors import Vectors, open_vectors, read_ids
 from m2dr.index import manifest
 from m2dr.index.importing import open_pyserini
+from m2dr.model.checkpoint import read_card
 
 ROTATION = "rotation.f32"  # [W, W], beside the stores: of vectors without a model
 
@@ -51,6 +53,17 @@ def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
 
 
 def rotation_of(home: Path, width: int) -> Float32 | None:
-    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None."""
+    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None.
+
+    Raises:
+        UserError: its file is missing or not the one that was written.
+    """
+    digest = read_card(home).rotation if (home / CARD_FILE).exists() else ""
+    if not digest:
+        return None
     path = home / ROTATION
-    return np.fromfile(path, np.float32).reshape(width, width) if path.exists() else None
+    if not path.is_file() or sha256_of(path) != digest:
+        raise UserError(
+            f"{path} is missing or not the file that was written; import again with --overwrite."
+        )
+    return np.fromfile(path, np.float32).reshape(width, width)

@@ -1,18 +1,23 @@
 """m2dr.Index.build: documents of Python code are indexed as a corpus, and searched."""
 
 import json
+import os
 import shutil
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from commands import done
 from world import TEXT, WORDS, make_model
 
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
+from m2dr.index.store import list_stores
+from m2dr.tasks import indexing
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 CUTS = (Cut(4, 8), Cut(4, 32))  # trained, so that their use is no warning
@@ -118,6 +123,8 @@ def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"holds .d3. already"):
         index.add(more)
+    with pytest.raises(UserError, match="Two documents have the id 'new'"):
+        index.add([more[0], more[0]], replace=True)
     with pytest.raises(UserError, match="Document 1 has no id"):
         index.add([more[0], "a text"], replace=True)
     added = index.add(more, replace=True)
@@ -143,6 +150,82 @@ def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
         )
     with pytest.raises(UserError, match="d0"):
         index.delete(["d0"])
+
+
+@pytest.mark.parametrize("end", ["before", "after"])
+def test_a_killed_change_leaves_an_index_in_its_state_of_before_or_after(
+    end: str, model: m2dr.Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = m2dr.Index.build(model, DOCUMENTS, folder=tmp_path, name="mine", exits=False)
+    corpus = tmp_path / "mine" / "corpus.jsonl"
+
+    def killed(*arguments: object, **options: object) -> None:
+        if end == "after":
+            whole(*arguments, **options)
+        raise KeyboardInterrupt
+
+    place = "encode.swap_in" if end == "before" else "index.encode_stores"
+    whole = attrgetter(place)(indexing)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"m2dr.tasks.indexing.{place}", killed)
+        with pytest.raises(KeyboardInterrupt):
+            index.delete(["d0", "d1"])
+
+    found = m2dr.open_index(tmp_path / "mine", **FP32)
+    left = DOCUMENTS if end == "before" else DOCUMENTS[2:]
+    hits = found.search(TEXT, k=9).hits
+    assert {hit.docid: hit.text for hit in hits} == {
+        row["id"]: "{title} {text}".format(**row) for row in left
+    }
+    assert corpus.read_text().count("\n") == len(found) == len(left)
+    found.delete(["d2"])
+    assert len(found) == len(left) - 1
+    assert not list(tmp_path.rglob("changed-corpus.jsonl"))
+
+
+def test_the_folder_that_build_wrote_is_opened_by_its_name(
+    model: m2dr.Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    m2dr.Index.build(model, DOCUMENTS, folder="mine", name="x", exits=False)
+
+    index = m2dr.open_index("mine/x", **FP32)
+
+    index.add([{"id": "new", "text": TEXT}])
+    assert len(m2dr.open_index("mine/x", **FP32)) == len(index) == 10
+    assert not Path("indexes").exists()
+    with pytest.raises(UserError, match="root = "):
+        m2dr.Index.build(model, DOCUMENTS, root="other")
+
+
+@pytest.mark.parametrize("linked", ["mine", "mine/*"])
+def test_an_index_that_lies_elsewhere_by_a_link_is_changed_there(
+    linked: str, model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "disk"
+    m2dr.Index.build(model, DOCUMENTS, folder=root, name="mine", exits=False, dims=[8])
+    (place,) = (path for path in root.glob(linked) if path.is_dir())
+    place.rename(elsewhere)
+    place.symlink_to(Path(os.path.relpath(elsewhere, place.parent)))
+    (elsewhere / "note.txt").touch()
+
+    for number in range(3):
+        index = m2dr.open_index(root / "mine", **FP32)
+        index.add([{"id": f"new-{number}", "text": TEXT}])
+        index.delete([f"d{number}"])
+    corpus = ("--corpus", root / "mine", "--model", model.name, "--indexes", root)
+    done("index", "corpus", *corpus, "--dims", "8,16", "--device", "cpu", "--dtype", "fp32")
+
+    assert place.is_symlink()
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".new", ".old")]
+    assert (elsewhere / "note.txt").exists()
+    assert {hit.docid for hit in m2dr.open_index(root / "mine", **FP32).search(TEXT, k=9).hits} == {
+        *(f"d{n}" for n in range(3, 9)), *(f"new-{n}" for n in range(3)),
+    }  # fmt: skip
+    (listed,) = list_stores(root)
+    assert (listed.documents, listed.indexes) == (9, ("8", "16"))
+    (verdict,) = m2dr.index_verify(root=root, device="cpu", sample=1)
+    assert (verdict.problems, verdict.notes) == ((), ())
 
 
 def test_without_a_name_documents_are_named_by_their_content(

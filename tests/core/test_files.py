@@ -5,7 +5,7 @@ import stat
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -94,7 +94,24 @@ def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_record(path, shard)
 
     assert read_record(path, Shard) == shard
-    assert path.read_text().startswith('{\n  "dtype": "f16",\n  "format": 1,\n')
+    assert '\n  "dtype": "f16",\n  "format": 1,\n' in path.read_text()
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_changed_record_is_refused_unless_people_edit_it(tmp_path: Path, sealed: bool) -> None:
+    path, shard = tmp_path / "shard.json", Shard("a", 3, (("é", 1), ("b", 2)), "f16", 0.5)
+    write_record(path, shard, sealed=sealed)
+    whole = path.read_bytes()
+
+    for place in range(len(whole) if sealed else 0):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(UserError):
+            read_record(path, Shard)
+    path.write_bytes(whole.replace(b'"a"', b'"c"'))
+    if not sealed:
+        assert read_record(path, Shard, sealed=False) == replace(shard, name="c")
+    with pytest.raises(UserError, match="not as it was written"):
+        read_record(path, Shard)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +127,7 @@ def test_damaged_record_is_one_sentence(tmp_path: Path, text: str, reason: str) 
     path.write_text(text)
 
     with pytest.raises(UserError, match=rf"^{path} cannot be read: .*{reason}.*\.$"):
-        read_record(path, Shard)
+        read_record(path, Shard, sealed=False)
 
 
 def test_object_of_another_program_checks_known_fields(tmp_path: Path) -> None:

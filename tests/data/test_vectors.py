@@ -153,12 +153,86 @@ def test_a_vector_that_is_not_finite_is_named(tmp_path: Path, matrix: Floats, ba
         ([{"id": "a", "vector": [1]}, {"vector": [1]}], "row 2: some rows have an id, and some"),
         ([{"id": "a", "vector": "AACA"}], "row 1: its vector is not one of numbers"),
         ([{"id": "a", "data": [{"embedding": [1]}, {"embedding": [2]}]}], "holds 2 vectors"),
+        ([{"embedding": [1], "vector": [2]}], "row 1: it has vectors under embedding and vector"),
+        (
+            [{"index": 0, "vector": [1]}, {"index": 0, "vector": [2]}],
+            "row 2: its index is 0, which",
+        ),
+        ([{"index": 0, "vector": [1]}, {"index": 2, "vector": [2]}], "2 with an index up to 2"),
+        ([{"index": 0, "vector": [1]}, {"vector": [2]}], "has 2 vectors, and 1 with an index"),
+        ([{"index": "a", "vector": [1]}], "row 1: its index is 'a'"),
         ([], "holds float32 of shape"),
     ],
 )
 def test_a_malformed_row_is_named(tmp_path: Path, rows: list[dict[str, Any]], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         open_vectors(_jsonl(tmp_path / "v.jsonl", rows))
+
+
+def _answer(*indexes: int) -> dict[str, Any]:
+    """An answer of an API, whose embeddings are unit vectors by their index."""
+    rows = [
+        {"object": "embedding", "index": n, "embedding": np.eye(4)[n].tolist()} for n in indexes
+    ]
+    return {"object": "list", "id": "embd-1", "data": rows, "model": "m"}
+
+
+def _within(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"response": {"body": answer}}
+
+
+ANSWERS: dict[str, tuple[str, str]] = {
+    "answers": ("v.jsonl", "\n".join(map(json.dumps, (_answer(2, 0, 1), _answer(1, 0))))),
+    "a list of answers": ("v.json", json.dumps([_answer(2, 0, 1), _answer(1, 0)])),
+    "batches": (
+        "v.jsonl", "\n".join(json.dumps(_within(_answer(*each))) for each in ((2, 0, 1), (1, 0)))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+def test_vectors_of_an_answer_belong_to_the_texts_of_their_index(tmp_path: Path, form: str) -> None:
+    name, text = ANSWERS[form]
+    (tmp_path / name).write_text(text)
+
+    vectors = open_vectors(tmp_path / name)
+
+    np.testing.assert_array_equal(vectors.finite(np.arange(5)), np.eye(4)[[0, 1, 2, 0, 1]])
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_rows_alone_and_one_answer_go_by_their_index(tmp_path: Path, indent: int | None) -> None:
+    rows = _answer(2, 0, 1)["data"]
+    (tmp_path / "answer.json").write_text(json.dumps(_answer(2, 0, 1), indent=indent))
+
+    for path in (_jsonl(tmp_path / "v.jsonl", rows), tmp_path / "answer.json"):
+        np.testing.assert_array_equal(open_vectors(path).finite(np.arange(3)), np.eye(4)[:3])
+    named = [{"id": f"d{number}", **row} for number, row in enumerate(rows)]
+    by_id = open_vectors(_jsonl(tmp_path / "n.jsonl", named))
+    np.testing.assert_array_equal(by_id.finite(by_id.of(["d0"], "documents")), np.eye(4)[[2]])
+
+
+@pytest.mark.parametrize("source", ["float64", "float32", "halves", "sparse"])
+def test_float64_in_base64_is_not_taken_for_twice_the_dims(tmp_path: Path, source: str) -> None:
+    values = np.random.default_rng(0).normal(size=(9, 16))
+    values = values.astype(np.float32) if source == "float32" else values
+    values = np.rint(values) / 2 if source == "halves" else values
+    values = np.where(np.abs(values) > 1, values, 0) if source == "sparse" else values
+
+    def write(dtype: str) -> Path:
+        packed = [base64.b64encode(row.astype(dtype).tobytes()).decode() for row in values]
+        return _jsonl(tmp_path / "v.jsonl", [{"embedding": each} for each in packed])
+
+    assert open_vectors(write("<f4")).width == 16
+    with pytest.raises(UserError, match="float64 in base64"):
+        open_vectors(write("<f8"))
+
+
+def test_arrays_that_could_both_be_the_vectors_are_refused(tmp_path: Path, matrix: Floats) -> None:
+    np.savez(tmp_path / "v.npz", queries=matrix, documents=matrix)
+
+    with pytest.raises(UserError, match="2 arrays of vectors"):
+        open_vectors(tmp_path / "v.npz")
 
 
 class _Trap:

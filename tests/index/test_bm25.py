@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Run
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.measures import Evaluator
@@ -89,10 +90,37 @@ def test_a_file_gives_the_same_scores(tmp_path: Path, language: str) -> None:
         assert mapped.scores(query).tolist() == built.scores(query).tolist()
     data = (tmp_path / "one").read_bytes()
     assert data == (tmp_path / "other").read_bytes()
-    for size in (0, 4, 100, len(data) - 1):
-        (tmp_path / "one").write_bytes(data[:size])
-        assert Bm25.open(tmp_path / "one", built.docids) is None
     assert Bm25.open(tmp_path / "absent", built.docids) is None
+
+
+def test_no_changed_byte_gives_other_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, path = Bm25.of([Document("a", "cats run"), Document("b", "cat")]), tmp_path / "one"
+    built.write(path)
+    data = path.read_bytes()
+
+    scores = [built.scores(word).tolist() for word in ("cat", "run", "dog")]
+
+    for size in (0, 4, 100, len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(UserError, match="not the file that was written"):
+            Bm25.open(path, built.docids)
+    refused = 0
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        try:
+            found = Bm25.open(path, built.docids)
+        except UserError:
+            refused += 1
+        else:  # a byte of the header that nothing reads
+            assert found is not None
+            assert [found.scores(word).tolist() for word in ("cat", "run", "dog")] == scores
+    assert refused > len(data) - 50
+    monkeypatch.setattr("m2dr.index.bm25.HASHED_BYTES", 0)
+    assert Bm25.open(path, built.docids)
+    with pytest.raises(UserError, match="not the file that was written"):
+        Bm25.open(path, built.docids, whole=True)
 
 
 numbers = st.floats(0, 9, width=32)

@@ -65,6 +65,21 @@ def test_the_folder_holds_what_pyserini_opens(store: Store) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["docid", "index", "manifest.json"]
 
 
+@pytest.mark.parametrize(("equal", "told"), [(1500, True), (10, False)])
+def test_a_graph_of_many_equal_vectors_is_said_to_find_few(
+    tmp_path: Path, build, equal: int, told: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    vectors = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
+    vectors[:equal] = vectors[0]
+    store = build(tmp_path, vectors, [f"d{row}" for row in range(3000)], shard_rows=4096)
+
+    index = open_index(build_index(store, 16, "hnsw"))
+
+    _, rows = index.search(vectors[2000:2200], 1)
+    assert (np.mean(rows[:, 0] == np.arange(2000, 2200)) < 0.95) == told
+    assert ("many vectors are equal" in capfd.readouterr().err) == told
+
+
 @pytest.mark.parametrize("name", ["index", "docid", "manifest.json"])
 def test_an_index_with_a_damaged_file_is_built_again(store: Store, name: str) -> None:
     folder = build_index(store, 8)
@@ -94,7 +109,7 @@ def test_an_index_of_an_older_store_is_refused_and_built_again(
 def test_a_damaged_index_too_large_to_hash_is_still_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch, dim: int | None, reason: str
 ) -> None:
-    monkeypatch.setattr("m2dr.index.faiss.HASHED_BYTES", 0)
+    monkeypatch.setattr("m2dr.core.files.HASHED_BYTES", 0)
     path = build_index(store, 8) / "index"
     size = path.stat().st_size
     if dim is None:

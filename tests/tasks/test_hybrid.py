@@ -90,8 +90,10 @@ def test_words_follow_the_documents(index: m2dr.Index) -> None:
     assert path.stat().st_mtime_ns == kept > built
     assert path.read_bytes() != before  # d3 is last now
     path.write_bytes(before[:-9])
-    assert index.searcher().where("", hybrid=1.0)
     fresh = m2dr.open_index("indexes/c", model=index.resolved.model, **FP32)
+    with pytest.raises(UserError, match=r"bm25\.safetensors is not the file that was written"):
+        fresh.search("list", hybrid=1)
+    index_corpus(IndexRequest("indexes/c", index.resolved.model, **FP32))
     assert fresh.search("list", k=1, hybrid=1).hits[0].bm25_score
     index_corpus(IndexRequest("indexes/c", index.resolved.model, language="none", **FP32))
     assert Bm25.open(path, fresh.searcher().documents.docids).language == "none"

@@ -14,6 +14,7 @@ from world import WORDS, make_model
 
 from m2dr import open_index
 from m2dr.core.errors import UserError
+from m2dr.core.files import json_sha256
 from m2dr.core.records import EXITS_FILE, Cut
 from m2dr.core.requests import (
     EvaluateRequest,
@@ -92,7 +93,11 @@ def alike(one: IndexRequest, other: IndexRequest) -> bool:
 
 
 def change(path: Path, **fields: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    table = {**json.loads(path.read_text()), **fields}
+    if "digest" in table:
+        del table["digest"]
+        table["digest"] = json_sha256(table)
+    path.write_text(json.dumps(table))
 
 
 @pytest.mark.usefixtures("dtype")

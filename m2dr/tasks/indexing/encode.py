@@ -54,7 +54,7 @@ from m2dr.model.graphs import (
 from m2dr.model.hub import find_folder
 from m2dr.model.int8 import SAMPLE, quantize
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus, texts_of
+from m2dr.tasks.corpus import CorpusRows, absolute, finish_change, open_corpus, texts_of
 from m2dr.tasks.embed import embed_tokens, embed_tokens_and_states
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
@@ -265,7 +265,12 @@ class ShardReader:
 
 
 def encode_stores(
-    request: IndexRequest, model: str, card: ModelCard, layers: Sequence[int], exits: bool = False
+    request: IndexRequest,
+    model: str,
+    card: ModelCard,
+    layers: Sequence[int],
+    exits: bool = False,
+    changed: Path | None = None,
 ) -> tuple[EncodingJob, Dataset, list[Store]]:
     """Return a finished store per layer, from one pass over the missing documents.
 
@@ -277,6 +282,7 @@ def encode_stores(
         card: of the model.
         layers: to encode.
         exits: whether to keep the states that a fit of exits reads.
+        changed: file of the documents that the corpus is to have, in place of those of now.
 
     Returns:
         The job with the runtime that was chosen, the documents, and the stores.
@@ -288,8 +294,13 @@ def encode_stores(
     """
     if request.overwrite:
         find_folder(model)  # before vectors are removed that no model makes again
-    dataset = open_corpus(request.corpus)
+    dataset, corpus = open_corpus(request.corpus), request.corpus
     home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
+    if changed is None:
+        finish_change(dataset, home)
+    else:
+        corpus = f"{dataset.name}={changed}"
+        dataset = open_corpus(corpus)
     label = label_of(card, model, absolute(request.corpus))
     plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
@@ -303,7 +314,7 @@ def encode_stores(
         exit_files.exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
     )
     count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
-    job = EncodingJob(request.corpus, count, model, device, dtype, stores, folder, request.runtime)
+    job = EncodingJob(corpus, count, model, device, dtype, stores, folder, request.runtime)
     rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
     with lock(home):
         end_sync(home)

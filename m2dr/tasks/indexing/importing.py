@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -140,7 +140,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
             raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
     store = open_store(folder)
     if dataset:
-        open_bm25(store, lambda: dataset)
+        open_bm25(store, lambda: dataset, rebuild=True)
     if not request.model and not fitting_exits(folder):
         from m2dr.tasks.indexing.fit_index import (
             fit_index,  # loads torch, which a search does without
@@ -185,6 +185,7 @@ def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Float3
         backbone=request.name or name_of(request.vectors), variant=GIVEN, layers=1, width=width,
         cuts=cuts, documents="last", pooling="mean", similarity=similarity, temperature=1.0,
         revision=digest.hexdigest(), fingerprint=json_sha256([identity, similarity, rotates]),
+        rotation=hashlib.sha256(rotation.tobytes()).hexdigest() if rotates else "",
     )  # fmt: skip
     return card, rotation if rotates else None
 
@@ -217,7 +218,8 @@ def _begin_home(home: Path, card: ModelCard, rotation: Float32 | None) -> None:
 def _holds(folder: Path, card: ModelCard, source: _Source) -> bool:
     """Whether a finished store has these vectors of these documents."""
     path, corpus = folder.parent / CARD_FILE, source.corpus
-    same = path.exists() and read_card(folder.parent) == card
+    # The last bits of a rotation depend on the machine.
+    same = path.exists() and replace(read_card(folder.parent), rotation=card.rotation) == card
     return bool(same and corpus and corpus.digest.is_of(manifest.StoreManifest.read(folder)))
 
 

@@ -1,5 +1,7 @@
 """`m2dr index`: encode a corpus and build its indexes, change and push them."""
 
+import os
+import shutil
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +10,8 @@ from itertools import product
 from pathlib import Path
 
 from m2dr.core.errors import Interrupted, UserError
-from m2dr.core.files import atomic_path
+from m2dr.core.files import TEMPORARY_SUFFIX, atomic_path, lock_file, remove_files
+from m2dr.core.files import sync as sync_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, ModelCard
 from m2dr.core.requests import IndexRequest, PushRequest
@@ -20,7 +23,15 @@ from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
-from m2dr.tasks.corpus import document_line, model_for, named, open_bm25, open_corpus
+from m2dr.tasks.corpus import (
+    CHANGED,
+    distinct,
+    document_line,
+    model_for,
+    named,
+    open_bm25,
+    open_corpus,
+)
 from m2dr.tasks.indexing.encode import encode_stores
 from m2dr.tasks.indexing.fit_index import fit_encoded, refit_words
 from m2dr.tasks.models import document_layers, newest_model
@@ -47,7 +58,8 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
     stores = encode_corpus(request, model, card, layers)
-    open_bm25(stores[-1], partial(open_corpus, request.corpus), request.language)
+    read = partial(open_corpus, request.corpus)
+    open_bm25(stores[-1], read, request.language, rebuild=True)
     jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
     with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
         folders = tuple(
@@ -126,7 +138,10 @@ def sync(
     *,
     replace_same: bool = False,
 ) -> ChangeReport:
-    """Change the corpus.jsonl of a folder, and then all stores and indexes that were made of it.
+    """Change the corpus.jsonl of a folder, and all stores and indexes of a model.
+
+    The stores are swapped in at once, and the file right after them; a change that is killed in
+    between ends when the index is opened.
 
     Args:
         request: of the corpus, a folder with a corpus.jsonl, and its model.
@@ -135,16 +150,26 @@ def sync(
         replace_same: whether documents of the same ids are replaced by those that are added.
 
     Raises:
-        UserError: the corpus is no such folder, a docid to add is there already, one to delete is
-            not, or no document would be left; nothing has changed then.
+        UserError: the corpus is no such folder, a docid to add is there already or comes twice,
+            one to delete is not there, or no document would be left; nothing has changed then.
     """
     find_folder(request.model)  # which new documents are encoded by
-    path = Path(named(request.corpus)[1]) / CORPUS
+    path = Path(os.path.realpath(Path(named(request.corpus)[1]) / CORPUS))
     if not path.is_file():
         raise UserError(f"{request.corpus} has no {CORPUS} to change; run m2dr index corpus again.")
-    new, gone = {document.id: document for document in add}, set(delete)
+    with lock_file(path):
+        return _change(request, path, add, set(delete), replace_same)
+
+
+def _change(
+    request: IndexRequest, path: Path, add: Iterable[Document], gone: set[str], replace_same: bool
+) -> ChangeReport:
+    card, changed = read_card(request.model), path.with_name(CHANGED)
+    name = open_corpus(request.corpus).name
+    new = {document.id: document for document in distinct(add)}
     absent, there, count = set(gone), dict[str, bool](), 0
-    with atomic_path(path) as temporary:
+    remove_files(path.parent, f".{CHANGED}.*{TEMPORARY_SUFFIX}")  # of a change that was killed
+    with atomic_path(changed) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
             for document in open_corpus(request.corpus).documents():
                 absent.discard(document.id)
@@ -163,16 +188,17 @@ def sync(
             raise UserError(f"{path} does not hold {min(absent)!r}; nothing was deleted.")
         if not count + len(new):
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
-    card = read_card(request.model)
-    name = open_corpus(request.corpus).name
+        shutil.copymode(path, temporary)
     layers = manifest.stored_layers(request.root, name, card.fingerprint)
     if layers:
         last = manifest.store_folder(request.root, name, card.fingerprint, layers[-1])
         card = card.with_lengths_of(manifest.StoreManifest.read(last).label)
-    _, dataset, stores = encode_stores(request, request.model, card, layers)
+    _, _, stores = encode_stores(request, request.model, card, layers, changed=changed)
+    changed.replace(path)
+    sync_folder(path.parent)
     for store in stores[-1:]:
-        open_bm25(store, lambda: dataset)
-        refit_words(store, dataset)
+        open_bm25(store, partial(open_corpus, request.corpus), rebuild=True)
+        refit_words(store, open_corpus(request.corpus))
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
 
 

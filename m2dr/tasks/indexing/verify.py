@@ -1,24 +1,30 @@
 """`m2dr index verify`: check the files of stores and indexes, and encode a sample again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress
-from m2dr.core.records import Document
+from m2dr.core.records import CARD_FILE, EXITS_FILE, Document
 from m2dr.core.requests import VerifyRequest
+from m2dr.data.dataset import Dataset
+from m2dr.index.bm25 import BM25, Bm25
+from m2dr.index.docids import Docids
+from m2dr.index.exit_files import EXITS_FOLDER, read_exits_record
 from m2dr.index.faiss import index_problems
-from m2dr.index.manifest import built_indexes, model_of, store_folders
-from m2dr.index.store import Store, open_store, text_digests
+from m2dr.index.manifest import built_indexes, model_of, store_folders, store_folders_of
+from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.hub import find_folder
-from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.corpus import CorpusRows, named, open_corpus
 from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.vectors import rotation_of
 
 LEAST_COSINE = 0.99  # bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers
 
@@ -39,7 +45,9 @@ class Verdict:
 
 
 def verify(request: VerifyRequest) -> tuple[Verdict, ...]:
-    """Compare checksums of shards, docids and indexes, and encode a sample again.
+    """Compare checksums of all files, compare the texts, and encode a sample of them again.
+
+    What the layers of an index share is in the verdict of the first of them.
 
     Raises:
         UserError: there is no store to look at.
@@ -49,11 +57,56 @@ def verify(request: VerifyRequest) -> tuple[Verdict, ...]:
         if not (found := store_folders(folder)):
             raise UserError(f"{folder} holds no store.")
         folders += found
-    return tuple(_verdict(folder, request) for folder in dict.fromkeys(folders))
+    folders, corpus_of = list(dict.fromkeys(folders)), lru_cache(1)(_corpus)
+    first = {folder.parent: folder for folder in reversed(folders)}
+    shared = {folder: [*_shared_problems(home)] for home, folder in first.items()}
+    return tuple(_verdict(folder, request, shared.get(folder, []), corpus_of) for folder in folders)
 
 
-def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
-    problems = [
+_Corpus = tuple[Dataset, CorpusRows]
+
+
+def _corpus(name: str) -> _Corpus:
+    dataset = open_corpus(name)
+    return dataset, CorpusRows.of(dataset)
+
+
+def _shared_problems(home: Path) -> Iterator[str]:
+    """Yield a sentence for each fault in the files that the layers of an index share."""
+    checks: list[Callable[[], object]] = [partial(Bm25.open, home / BM25, Docids(b""), whole=True)]
+    if (home / CARD_FILE).exists():
+        checks.append(lambda: rotation_of(home, read_card(home).width))
+    exits = home / EXITS_FOLDER
+    if (exits / EXITS_FILE).exists():
+        checks.append(partial(_check_exits, exits))
+    if (home / "int8").exists():
+        checks.append(partial(_check_int8, home))
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            yield str(error)
+
+
+def _check_exits(folder: Path) -> None:
+    record = read_exits_record(folder)
+    checkpoint.check_exits(folder, record.fingerprint, *(name for name, _ in record.files))
+
+
+def _check_int8(home: Path) -> None:
+    from m2dr.model.graphs import INT8, int8_digest  # loads torch
+
+    runtimes = [open_store(folder).manifest.runtime for folder in store_folders_of(home)]
+    if other := {each for each in runtimes if each.startswith(INT8)} - {
+        f"{INT8}{int8_digest(home / 'int8')}"
+    }:
+        raise UserError(f"{home / 'int8'} does not hold the graph of {min(other)}.")
+
+
+def _verdict(
+    folder: Path, request: VerifyRequest, shared: list[str], corpus_of: Callable[[str], _Corpus]
+) -> Verdict:
+    problems = shared + [
         problem for built in built_indexes(folder) for problem in index_problems(built.folder)
     ]
     try:
@@ -64,43 +117,73 @@ def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
         problems = [*store.problems(advance), *problems]
     if problems or not request.sample:
         return Verdict(folder, tuple(problems), 0)
+    return _texts_verdict(store, request, corpus_of)
+
+
+def _texts_verdict(
+    store: Store, request: VerifyRequest, corpus_of: Callable[[str], _Corpus]
+) -> Verdict:
+    """Compare all texts, and encode some again."""
+    folder, held = store.folder, store.manifest
+    name = request.corpus or held.label.source or held.corpus
     try:
-        model, documents = _sample(store, request)
+        dataset, corpus = corpus_of(name)
+    except UserError as error:
+        if Path(named(name)[1]).exists():
+            return Verdict(folder, (str(error),), 0)
+        return Verdict(folder, (), 0, (f"No text was compared: {error}",))
+    if dataset.name != held.corpus or len(corpus.docids) != store.documents:
+        given = f"{counted(len(corpus.docids), 'documents', ',')} of {dataset.name}"
+        told = f"it holds {store.documents:,} of {held.corpus}, and there are {given}."
+        return Verdict(folder, (), 0, (f"No text was compared: {told}",))
+    if changed := [*_text_problems(store, corpus)]:
+        return Verdict(folder, tuple(changed), 0)
+    try:
+        model = _model(store, request)
     except UserError as error:
         return Verdict(folder, (), 0, (f"Nothing was encoded again: {error}",))
+    count = min(request.sample, store.documents)
+    rows = sorted(set(np.linspace(0, store.documents - 1, count).round().astype(int).tolist()))
+    documents = {row: dataset.document_at(row) for row in rows}
     try:
         return Verdict(folder, tuple(_compare(store, model, documents, request)), len(documents))
     except UserError as error:
         return Verdict(folder, (str(error),), 0)
 
 
-def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, Document]]:
-    """Return the model of a store, and docids and texts of some documents by row.
+def _model(store: Store, request: VerifyRequest) -> str:
+    """Return the model of a store.
 
     Raises:
-        UserError: the model or the corpus is not found, or is another.
+        UserError: it is not found, or is another.
     """
     manifest = store.manifest
     model = request.model or model_of(store.folder.parent, manifest.label)
     if read_card(model).fingerprint != manifest.label.fingerprint:
         raise UserError(f"{model} is not the model that encoded {store.folder}, or was changed.")
     find_folder(model)
-    dataset = open_corpus(request.corpus or manifest.corpus)
-    if dataset.name != manifest.corpus:
-        raise UserError(f"{store.folder} holds {manifest.corpus}, not {dataset.name}.")
-    if dataset.document_count != store.documents:
-        given = dataset.document_count
-        raise UserError(f"{store.folder} has {store.documents} documents, and the corpus {given}.")
-    count = min(request.sample, store.documents)
-    rows = sorted(set(np.linspace(0, store.documents - 1, count).round().astype(int).tolist()))
-    return model, {row: dataset.document_at(row) for row in rows}
+    return model
+
+
+def _text_problems(store: Store, corpus: CorpusRows) -> Iterator[str]:
+    """Yield a sentence where documents, as many as a store has, are not those it was made of."""
+    held, other = store.manifest, []
+    if store.docids.data != corpus.docids.data:
+        other = [row for row, docid in enumerate(corpus.docids) if store.docids[row] != docid]
+    elif held.knows_texts:
+        other = np.flatnonzero(store.digests() != corpus.digests).tolist()
+    if other:
+        docid = corpus.docids[other[0]]
+        yield f"Row {other[0]} of {store.folder} is not document {docid!r} as it is now."
+    elif not corpus.digest.is_of(held):
+        yield f"The documents of {store.folder} had other fields than those of now."
 
 
 def _compare(
     store: Store, model: str, documents: dict[int, Document], request: VerifyRequest
 ) -> Iterator[str]:
-    """Yield a sentence per document whose id, text or vector differs now."""
-    digests, rows = store.digests(), list(documents)
+    """Yield a sentence per document whose vector differs now."""
+    rows = list(documents)
     device = choose_device(request.device)
     encoder, tokenizer = checkpoint.load(
         model, store.layer, device, choose_dtype(request.dtype, device)
@@ -113,12 +196,8 @@ def _compare(
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     cosines = (a * b).sum(axis=1) / np.where(norms > 0, norms, 1)
     cosines[(norms == 0) & np.isclose(a, b).all(axis=1)] = 1  # two zero vectors are alike
-    known = store.manifest.knows_texts
-    for (row, document), cosine in zip(documents.items(), cosines, strict=True):
-        same = not known or text_digests([document.content]) == digests[row : row + 1].tobytes()
-        if store.docids[row] != document.id or not same:
-            yield f"Row {row} of {store.folder} is not document {document.id!r} as it is now."
-        elif cosine < LEAST_COSINE:
+    for document, cosine in zip(documents.values(), cosines, strict=True):
+        if cosine < LEAST_COSINE:
             yield (
                 f"The vector of document {document.id!r} in {store.folder} has cosine "
                 f"{cosine:.3f} to what the model says now; --overwrite encodes all anew."

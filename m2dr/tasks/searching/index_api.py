@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from m2dr.core import requests
 from m2dr.core.errors import UserError
-from m2dr.core.files import list_folder, sha256_of
+from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
 from m2dr.core.settings import request_of, takes
 from m2dr.data.dataset import row_of_document
@@ -22,6 +22,7 @@ from m2dr.index.manifest import (
     MANIFEST,
     STORE,
     StoreManifest,
+    homes,
     layer_folders,
     model_of,
     only_home,
@@ -81,7 +82,7 @@ class Index:
         search_params: Mapping[str, int] | None = None,
         device: object = "auto",
         dtype: object = "auto",
-        root: str | PathLike[str] = requests.INDEXES,
+        root: str | PathLike[str] | None = None,
         **options: Any,
     ) -> "Index":
         """Open documents that were encoded before.
@@ -93,7 +94,7 @@ class Index:
             search_params: of the engine, such as {"nprobe": 32}.
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16.
-            root: folder of the indexes.
+            root: folder of the indexes; by default that of FOLDER/NAME of `build`, else indexes/.
             options: other fields of `SearchRequest`: model, corpus, dim, document_layer, engine,
                 funnel, runtime, exits, filter, hybrid and query_mix, as `m2dr search` takes them.
 
@@ -101,13 +102,18 @@ class Index:
             UserError: no such model, corpus or index, or they do not fit.
         """
         named = fspath(name)
-        where = {"index" if _is_index(named) else "corpus": named}
+        where: dict[str, Any] = {"index" if _is_index(named) else "corpus": named}
+        if root is None and (Path(named) / CORPUS).exists() and (found := homes(Path(named))):
+            root = Path(named).parent
+            if not options.get("model") and len(found) == 1:
+                label = StoreManifest.read(store_folders_of(found[0])[-1]).label
+                where["model"] = model_of(found[0], label)
         own = {
             "query_layer": layer,
             "search_params": tuple((search_params or {}).items()),
             "device": device_name(device),
             "dtype": dtype_name(dtype),
-            "root": root,
+            "root": requests.INDEXES if root is None else root,
         }
         return cls(request_of(requests.SearchRequest, where | own | options))
 
@@ -151,6 +157,8 @@ class Index:
         """
         encoder = model if isinstance(model, Encoder) else None
         root = Path(folder)
+        if taken := options.keys() & {"root", "corpus"}:
+            raise UserError(f"{min(taken)} = … was given; build takes folder, documents and name.")
         if Path(name).name != name or name == "..":
             raise UserError(f"name = {name!r} is not that of a folder.")
         shared: dict[str, Any] = {"root": root}
@@ -404,7 +412,7 @@ def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path
             if name and not overwrite:
                 raise UserError(f"{folder} holds other documents; name it or overwrite=True.")
             for index in [each for each in list_folder(folder) if layer_folders(each)]:
-                shutil.rmtree(index)
+                remove_folder(index)
         folder.mkdir(exist_ok=True)
         unfinished.replace(path)
     return folder
