@@ -344,7 +344,9 @@ def search(
             continue
         echo(f"{line}\n     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
     if not answer.hits:
-        echo("No document was found: none fits the filter.", err=True)
+        known = searcher.vectors([text or ""]).any()
+        reason = "none fits the filter" if known else "no word of the query is known at layer 0"
+        echo(f"No document was found: {reason}.", err=True)
     if without_text:
         warn([without_text], "Warning")
     echo(

@@ -53,7 +53,11 @@ def ranking_checks(tied: Mapping[Cut, int], empty: Mapping[Cut, int], queries: i
             "give one score to all documents of a ranking",
             "they are ordered by id alone; vectors of zeros have this effect",
         ),
-        (empty, "find no document", "the corpus may be empty"),
+        (
+            empty,
+            "find no document",
+            "the corpus may be empty, or layer 0 knows none of their words",
+        ),
     ):
         some = [cut for cut in sorted(cuts) if cuts[cut]]
         if some:

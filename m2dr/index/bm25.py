@@ -29,7 +29,7 @@ from m2dr.core.files import HASHED_BYTES, write_bytes
 from m2dr.core.records import Document, Ranking, Run
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.searchable import Rows, Scores, Searchable
-from m2dr.index.vectors import check_depth
+from m2dr.index.vectors import answerable, check_depth
 
 BM25 = "bm25.safetensors"
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
@@ -291,13 +291,14 @@ class Hybrid:
         rankings = dict[str, Ranking]()
         depth = min(max(k, HYBRID_DEPTH) + bool(own), documents.deepest)
         hits = zip(*documents.search(queries, depth), strict=True) if depth else repeat(_NONE)
-        for name, text, (scores, rows) in zip(query_ids, texts, hits, strict=False):
+        known = answerable(queries, documents.dim)
+        for name, text, has, (scores, rows) in zip(query_ids, texts, known, hits, strict=False):
             words, dropped = self.bm25.scores(text), rows_of.get(own.get(name, ""), -1)
             if self.unfit is not None:
                 words[self.unfit] = 0
             if dropped >= 0:
                 words[dropped] = 0
-            kept = (rows >= 0) & (rows != dropped)
+            kept = (rows >= 0) & (rows != dropped) & has
             scores, rows = scores[kept], rows[kept]
             best, totals = blended(words, scores, rows, self.weight, k)
             docids = all_docids.take(best)

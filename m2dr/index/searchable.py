@@ -12,7 +12,7 @@ from m2dr.core.records import Cut, Ranking, Run
 from m2dr.index.docids import Docids
 from m2dr.index.filters import Filter
 from m2dr.index.manifest import Label
-from m2dr.index.vectors import check_depth, check_queries
+from m2dr.index.vectors import answerable, check_depth, check_queries
 
 Scores = Float32
 Rows = Int64
@@ -172,7 +172,7 @@ class Searchable(ABC):
 
         Args:
             query_ids: Q of them.
-            queries: [Q, at least dim], not normalised.
+            queries: [Q, at least dim], not normalised; one of zeros finds nothing.
             k: documents per query.
             drop: per query id, a docid to leave out, such as the query's own document.
             texts: of the queries.
@@ -183,11 +183,15 @@ class Searchable(ABC):
         """
         check_depth(k)
         check_queries(queries, self.dim)
-        if not self.documents:  # a filter leaves none
-            return Run({name: Ranking((), ()) for name in query_ids})
+        empty = {name: Ranking((), ()) for name in query_ids}
+        known = answerable(queries, self.dim)
+        if not (self.documents and known.any()):  # a filter may leave none
+            return Run(empty)
+        names = [name for name, has in zip(query_ids, known, strict=True) if has]
         drop = drop or {}
         wanted = min(k + bool(drop), self.documents)
-        run = run_of(query_ids, deepened(self._hits, queries, wanted, self.deepest), k, drop)
+        found = deepened(self._hits, queries[known], wanted, self.deepest)
+        run = run_of(names, found, k, drop)
         most = min(k, self.documents - bool(drop))
         if fewer := sum(len(ranking.docids) < most for ranking in run.rankings.values()):
             warnings.warn(
@@ -196,7 +200,7 @@ class Searchable(ABC):
                 UserWarning,
                 stacklevel=2,
             )
-        return run
+        return Run({**empty, **run.rankings})
 
     @property
     def deepest(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.core.arrays import Array, Float32, Floats
+from m2dr.core.arrays import Array, Bools, Float32, Floats
 from m2dr.core.errors import UserError
 from m2dr.core.records import Similarity
 
@@ -54,6 +54,15 @@ def check_queries(queries: Floats, dim: int) -> None:
     bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
     if bad.size:
         raise UserError(f"The vector of query {int(bad[0])} is not finite.")
+
+
+def answerable(queries: Floats, dim: int) -> Bools:
+    """Return which queries documents can be ranked by, [Q]: a vector of zeros is as near to all.
+
+    Such is that of a text without a known word at layer 0.
+    """
+    found: Bools = np.any(queries[:, :dim], axis=1)
+    return found
 
 
 def check_depth(k: int) -> None:

@@ -329,7 +329,7 @@ def test_words_of_documents_that_came_are_found_without_a_model(
     index = m2dr.Index.build(
         model, {f"d{n}": f"{word} file" for n, word in enumerate(WORDS)}, **opened
     )
-    assert not index.search("quagga", layer=0, k=1).hits[0].score
+    assert not index.search("quagga", layer=0, k=1).hits
 
     index.add([{"id": "new", "text": "a quagga"}])
 
@@ -344,3 +344,16 @@ def test_words_of_documents_that_came_are_found_without_a_model(
         again.search("okapi", layer=0)
     again.delete("d0")
     assert again.search("okapi", layer=0, k=1).hits[0].docid == "last"
+
+
+@pytest.mark.usefixtures("exits_of_few")
+def test_a_query_without_a_known_word_finds_nothing(tmp_path: Path, model: m2dr.Encoder) -> None:
+    documents = {f"d{n}": f"{word} file" for n, word in enumerate(WORDS)}
+    index = m2dr.Index.build(model, documents, folder=tmp_path, name="c")
+
+    unknown, known = index.search(["zzzz qqqq", "file"], layer=0, k=3)
+    assert (unknown.hits, len(known.hits)) == ((), 3)
+    assert not index.search("щека", layer=0, hybrid=True).hits
+    assert index.search("zzzz qqqq", layer=4, k=3).hits
+    with pytest.raises(UserError, match="no vector"):
+        index.embed_query("zzzz", layer=0)

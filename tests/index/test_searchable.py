@@ -60,14 +60,14 @@ def names(queries: Floats) -> list[str]:
 
 
 def naive(store: Store, queries: Floats, dim: int, k: int, drop: dict[str, str]) -> Run:
-    """Rank by every score there is, in float64."""
+    """Rank by every score there is, in float64; a query of zeros by none."""
     documents = store.rows(range(store.documents))[:, :dim].astype(np.float64)
     scores = queries[:, :dim].astype(np.float64) @ documents.T
     docids = list(store.docids)
     return Run(
         {
-            name: Ranking.of(docids, row, k, drop.get(name, ""))
-            for name, row in zip(names(queries), scores, strict=True)
+            name: Ranking.of(docids, row, k, drop.get(name, "")) if any(query) else Ranking((), ())
+            for name, query, row in zip(names(queries), queries[:, :dim], scores, strict=True)
         }
     )
 

@@ -40,6 +40,7 @@ from m2dr.index.codes import AGAIN, learn_code
 from m2dr.index.engines import training_rows
 from m2dr.index.exact import Decode, grid_top_k, scores_of
 from m2dr.index.store import Store
+from m2dr.index.vectors import answerable
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.models import label_of
 from m2dr.tasks.query import QueryPlan, card_with_exits, encode_layers, notes_of
@@ -255,8 +256,9 @@ class GridRanker:
             again_scores = scores_of([own for _, own, _ in sets], top, store, dim, similarity)
             for (hits, _, name), own in zip(sets, again_scores, strict=True):
                 hits[dim, name] = self._rescored(own, *hits[dim, name.removesuffix(AGAIN)])
-        for layer, hits in zip(layers, ranked, strict=True):
+        for layer, own, hits in zip(layers, vectors, ranked, strict=True):
             for (dim, name), (scores, rows) in hits.items():
+                rows[~answerable(own, dim)] = -1
                 if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
                     cut = Cut(layer, dim, name)
                     raise UserError(f"{invalid} queries at {cut} have no finite scores.")

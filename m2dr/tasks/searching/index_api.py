@@ -293,11 +293,13 @@ class Index:
             layer: layers that it runs through; 0 is words alone, and where nobody has the model.
 
         Raises:
-            UserError: as `searcher` does.
+            UserError: as `searcher` does, or no word of the query is known at layer 0.
         """
         searcher = self.searcher(layer)
         card, home = searcher.resolved.card, searcher.resolved.home
         vectors, rotation = searcher.vectors([text]), rotation_of(home, card.width)
+        if not vectors.any():
+            raise UserError(f"No word of {text[:80]!r} is known at layer 0, so it has no vector.")
         vectors = vectors if rotation is None else vectors @ rotation
         numbers: list[float] = prefixes(vectors, card.width, card.similarity)[0].tolist()
         return numbers
