@@ -53,6 +53,7 @@ class Grid:
     notes: tuple[str, ...] = ()  # how the values were measured, e.g. "own document dropped"
     unit: str = "queries"  # what `queries` counts; for sentence similarity it is "pairs"
     checks: tuple[str, ...] = ()  # a sentence for each check that failed
+    system: str = ""  # exits of the queries and layer of the documents, of retrieval
 
     def __repr__(self) -> str:
         place = f"{self.model!r} on {self.corpus!r} {self.split}"
@@ -148,6 +149,13 @@ def by_code(grids: Iterable[Grid]) -> list[Grid]:
     ]
 
 
+def told_apart(grids: Sequence[Grid]) -> list[Grid]:
+    """Return grids whose names tell their systems, where these differ."""
+    if len({grid.system for grid in grids}) < 2:
+        return list(grids)
+    return [replace(grid, model=f"{grid.model} ({grid.system})") for grid in grids]
+
+
 def require_same_queries(grids: Iterable[Grid]) -> None:
     """Raise UserError unless there are `grids` and all were measured on the same queries."""
     settings = {(grid.place, grid.queries, grid.unit): grid.model for grid in grids}
@@ -238,6 +246,7 @@ def text_comparison(grids: Sequence[Grid], measure: str) -> str:
         UserError: there is no grid, two have one name, or they are of different queries.
     """
     require_comparable(grids)
+    grids = told_apart(grids)
     values = [grid.values(measure) for grid in grids]
     dims = sorted({dim for grid in grids for dim in grid.dims})
     rows = [["layer", "model", *map(str, dims)]]

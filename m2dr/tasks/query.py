@@ -309,6 +309,15 @@ def name_of(name: str, plans: Mapping[int, QueryPlan], documents: str) -> str:
     return options.named(name + (f".{options.exits}-exits" if options.exits else ""))
 
 
+def system_of(plans: Mapping[int, QueryPlan]) -> str:
+    """Return whose exits queries below the last layer pass, and which documents all search."""
+    card, found = next(iter(plans.values())).card, plans.values()
+    layers = sorted({plan.document_layer for plan in found})
+    documents = f"documents of layer {layers[0]}" if len(layers) == 1 else "documents of each layer"
+    by_index = any(plan.exits for plan in found if 0 < plan.layer < card.layers)
+    return f"{'exits of the index' if by_index else 'own exits'}, {documents}"
+
+
 def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     """Yield what makes the queries of a grid others than those of the model alone, in words."""
     card, found = next(iter(plans.values())).card, plans.values()

@@ -11,7 +11,14 @@ from scipy import stats
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import CompareRequest
-from m2dr.evaluation.grid import Grid, QueryScores, read_grid, write_grid, write_scores
+from m2dr.evaluation.grid import (
+    Grid,
+    QueryScores,
+    read_grid,
+    text_comparison,
+    write_grid,
+    write_scores,
+)
 from m2dr.tasks.evaluating.compare import compare, compare_folders
 
 QUERIES = [f"q{i}" for i in range(30)]
@@ -141,3 +148,19 @@ def test_every_baseline_and_measure_makes_a_table_and_two_files(mine: Path, thei
     held = json.loads((mine / "nDCG@10-against-theirs-at-L2D8.json").read_text())
     assert held["against"] == "theirs at L2D8"
     shutil.rmtree(theirs)  # the files stand on their own
+
+
+def test_other_exits_or_documents_are_named_where_systems_stand_side_by_side(
+    mine: Path, theirs: Path
+) -> None:
+    write_grid(replace(read_grid(mine), system="exits of the index, documents of layer 2"), mine)
+    write_grid(replace(read_grid(theirs), system="own exits, documents of each layer"), theirs)
+
+    found = compare(mine, str(theirs))
+
+    title, *_ = str(found).splitlines()
+    assert "mine (exits of the index, documents of layer 2) against" in title
+    assert "theirs (own exits, documents of each layer)" in title
+    both = text_comparison([read_grid(mine), read_grid(theirs)], "RR@10")
+    assert "mine (exits of the index, documents of layer 2)" in both
+    assert "these are different systems" in found.notes[0]

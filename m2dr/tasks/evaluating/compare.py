@@ -50,6 +50,7 @@ class _Baseline:
     against: str  # as Comparison has it
     rows: dict[Cut, Float64]  # cut of the model -> [Q]
     notes: tuple[str, ...] = ()
+    system: str = ""  # as Grid has it
 
 
 def compare_folders(request: CompareRequest) -> CompareReport:
@@ -95,17 +96,22 @@ def compare(
         raise UserError(f"{baseline.name} has none of the cuts of {grid.model}.")
     mine = np.stack([scores.at(cut) for cut in cuts])
     theirs = np.stack([baseline.rows[cut] for cut in cuts])
+    model, against, notes = grid.model, baseline.against, baseline.notes
+    if baseline.system and baseline.system != grid.system:
+        model, against = f"{model} ({grid.system})", f"{against} ({baseline.system})"
+        raw = "m2dr evaluate retrieval --exits model measures a model by its own exits"
+        notes = (f"these are different systems; {raw}", *notes)
     return Comparison(
-        model=grid.model,
+        model=model,
         place=grid.place,
         measure=scores.measure,
         queries=len(scores.query_ids),
         baseline=baseline.name,
-        against=baseline.against,
+        against=against,
         alpha=alpha,
         values={cut: float(scores.at(cut).mean()) for cut in scores.cuts},
         cells=dict(zip(cuts, paired(mine, theirs, alpha), strict=True)),
-        notes=baseline.notes,
+        notes=notes,
     )
 
 
@@ -154,11 +160,12 @@ def _grid_baseline(folder: Path, cut: Cut | None, scores: QueryScores) -> _Basel
     order = [places[query] for query in scores.query_ids]
     if cut is not None:
         row, name = theirs.at(cut)[order], f"{grid.model} at {cut}"
-        return _Baseline(name, name, dict.fromkeys(scores.cuts, row))
+        return _Baseline(name, name, dict.fromkeys(scores.cuts, row), system=grid.system)
     rows = {one: theirs.at(one)[order] for one in scores.cuts if one in theirs.cuts}
     left = [str(one) for one in scores.cuts if one not in rows]
     note = f"{grid.model} was not measured at {', '.join(left)}, which are not compared"
-    return _Baseline(grid.model, f"the same cut of {grid.model}", rows, (note,) if left else ())
+    notes = (note,) if left else ()
+    return _Baseline(grid.model, f"the same cut of {grid.model}", rows, notes, grid.system)
 
 
 def _run_baseline(path: Path, grid: Grid, scores: QueryScores, qrels: Path | None) -> _Baseline:

@@ -27,6 +27,7 @@ from m2dr.evaluation.grid import (
     package_versions,
     read_provenance,
     text_tables,
+    told_apart,
     write_grid,
 )
 from m2dr.evaluation.measures import BEIR13, OTHER_NAMES, default_measures, default_split
@@ -244,7 +245,7 @@ def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
     drawn = "-".join(grid.model for grid in grids)
     for measure in grids[0].measures:
         figures.append(corpus.folder / f"{short_name(f'{drawn}_{plain(measure)}')}.png")
-        quality_over_dims(grids, measure, figures[-1])
+        quality_over_dims(told_apart(grids), measure, figures[-1])
         if request.codes != (F32,):
             figures.append(figures[-1].with_name(f"{figures[-1].stem}-bytes.png"))
             sizes = {(c.dim, c.code): bytes_of(c.code, c.dim) for g in grids for c in g.cuts}

@@ -20,6 +20,7 @@ from m2dr.evaluation.grid import (
     read_provenance,
     require_comparable,
     require_same_queries,
+    told_apart,
 )
 from m2dr.tasks.evaluating.compare import plain
 
@@ -70,8 +71,9 @@ def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
 
 def _drawings(results: Sequence[ModelResult], measure: str, reference: Grid | None) -> Drawings:
     """Yield all figures of one measure on one corpus and split: a row for each kind."""
-    grids, name = [result.grid for result in results], plain(measure)
-    costs = {result.grid.model: result.costs for result in results if result.costs}
+    grids, name = told_apart([result.grid for result in results]), plain(measure)
+    pairs = zip(grids, results, strict=True)
+    costs = {grid.model: result.costs for grid, result in pairs if result.costs}
     yield f"{name}-layers", partial(figures.draw_quality, grids, measure)
     yield f"{name}-gap-to-whole", partial(figures.draw_gap_to_whole, grids, measure)
     if reference:

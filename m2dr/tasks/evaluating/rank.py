@@ -43,7 +43,7 @@ from m2dr.index.store import Store
 from m2dr.index.vectors import answerable
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.models import label_of
-from m2dr.tasks.query import QueryPlan, card_with_exits, encode_layers, notes_of
+from m2dr.tasks.query import QueryPlan, card_with_exits, encode_layers, notes_of, system_of
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10
@@ -435,6 +435,15 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
     notes = (*ranker.plans[of].options.notes, *notes, *notes_of(ranker.plans))
     if any(cut.code.endswith(AGAIN) for cut in cells):
         notes += (f"{AGAIN}: the best {RESCORED} by a code are scored again by the stored vectors",)
-    grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
+    grid = Grid(
+        name,
+        task.dataset.name,
+        task.split,
+        queries,
+        cells,
+        notes,
+        checks=checks,
+        system=system_of(ranker.plans),
+    )
     write_grid(grid, folder)
     return replace(grid, cells={cut: cells[cut] for cut in asked})
