@@ -593,7 +593,7 @@ def export(request: requests.ExportRequest) -> None:
     """Write a cut as a smaller model that stands alone, or as a graph.
 
     The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
-    cut. MODEL is a folder or id; the newest trained model in models/ by default.
+    cut.
     """
     from m2dr.tasks.publish import export_model
 

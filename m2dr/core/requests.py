@@ -30,7 +30,9 @@ HYBRID = 0.4  # weight of BM25 beside vectors: docs/search.md
 QUERY_MIX = 0.5  # weight of words in the vector of a query: docs/decisions/0024-mix-and-feedback.md
 SHARD_ROWS = 4096  # of a store, in every shard but the last; 3 MB of f16 at width 384
 PYDOCS = "pydocs"
-NEWEST = "Folder or id; the newest trained one in models/ by default."
+NEWEST = "Folder or id; by default the newest trained one in models/, or else minilm."
+OF_INDEX = "Folder or id; by default that of the index, or of the newest of several."
+OF_INDEX = "Folder or id; by default that of the index of the corpus, or of the newest of several."
 DIMS = ("--dim", "--dims")
 LAYERS = ("--layer", "--layers")
 
@@ -212,7 +214,7 @@ class FitIndexRequest(_OfIndexes):
     """What `m2dr index fit` is asked."""
 
     corpus: str = corpus_option()
-    model: str = option("", NEWEST)
+    model: str = option("", OF_INDEX)
     overwrite: bool = option(False, "Replace the exits of the index.")
     language: str = language_option()
     query_model: str = query_model_option()
@@ -275,7 +277,7 @@ class PushRequest:
     uri: str = option(REQUIRED, "http://HOST:19530, or FILE.db for Milvus Lite.")
     token: str = option("", "user:password or a key; $MILVUS_TOKEN by default.")
     corpus: str = corpus_option()
-    model: str = option("", NEWEST)
+    model: str = option("", OF_INDEX)
     layers: tuple[int, ...] = option((), "Layers to write; all stored ones by default.", *LAYERS)
     dims: tuple[int, ...] = option(
         (), "Dims to write; by default all that are built, or else the full width.", *DIMS, least=1
@@ -304,7 +306,7 @@ class SearchRequest(_OfIndexes, QueryOptions):
     """What `m2dr search` is asked, without the queries."""
 
     corpus: str = corpus_option()
-    model: str = option("", NEWEST)
+    model: str = option("", OF_INDEX)
     query_layer: int | None = option(
         None, "Layers that the query runs through; all by default, 0 for words alone."
     )
@@ -374,7 +376,7 @@ class MineRequest(_OfIndexes):
     retriever: Retriever = option(
         "model", "What ranks: a model by its own index, or BM25, which needs none."
     )
-    model: str = option("", NEWEST)
+    model: str = option("", OF_INDEX)
     query_layer: int | None = option(
         None, "Layers that the queries run through; all by default, 0 for words alone."
     )
@@ -652,7 +654,7 @@ class ExportRequest:
     """What `m2dr export` is asked."""
 
     out: Path = option(REQUIRED, "Folder of the smaller model.")
-    model: str = option("", NEWEST, is_argument=True, metavar="[MODEL]")
+    model: str = option("", NEWEST)
     cut: Cut | None = option(
         None,
         "Cut to export, as L4D128; layer 0 is words alone.",

@@ -8,8 +8,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Query
 from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.models import newest_model
+from m2dr.tasks.corpus import model_for, open_corpus
 from m2dr.tasks.searching.search import Searcher
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
@@ -43,7 +42,7 @@ class BeirIndex:
 
         Args:
             corpus: the corpus that was indexed: a folder in BEIR layout, or another name.
-            model: folder or id; the newest trained one when empty.
+            model: folder or id; that of the index when empty.
             layer: layers that a query runs through, from 0; all when None.
             dim: of the index; the longest that is built when None.
             root: folder of the indexes.
@@ -53,7 +52,7 @@ class BeirIndex:
         Raises:
             UserError: no such model or index, or the two do not fit.
         """
-        model = str(model) or newest_model()
+        model = str(model) or model_for(corpus, Path(root))
         self._similarity = read_card(model).similarity
         self._documents = open_corpus(corpus).document_count
         request = SearchRequest(

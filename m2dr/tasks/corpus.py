@@ -16,21 +16,27 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import (
     absolute_path,
     cache_folder,
-    folders_below,
     json_sha256,
     lock_file,
     read_record,
     write_record,
 )
 from m2dr.core.progress import progress, say
-from m2dr.core.records import CARD_FILE, Document, paired
+from m2dr.core.records import Document, paired
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tables import id_of
 from m2dr.index.bm25 import BM25, Bm25
 from m2dr.index.docids import Docids, encode_docids
-from m2dr.index.manifest import IMPORTED, StoreManifest, homes, store_folders_of
+from m2dr.index.manifest import (
+    IMPORTED,
+    STORE,
+    StoreManifest,
+    homes,
+    model_of,
+    store_folders_of,
+)
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 from m2dr.tasks.models import newest_model
 
@@ -64,22 +70,23 @@ def named(name: str) -> tuple[str, str]:
 
 
 def model_for(corpus: str, root: Path) -> str:
-    """Return what stands for the model where none is named, and say which it is.
+    """Return the model of a command that names none and searches an index; say which it is.
 
-    Where somebody else made the vectors of all indexes of a corpus, it is the newest of these
-    indexes; else `newest_model`.
+    It is that of the index of the corpus; of several the newest, in which vectors that somebody
+    else made count as a model. Without an index it is `newest_model`.
 
     Raises:
         UserError: there is no such corpus or no model.
     """
-    if any((folder / CARD_FILE).exists() for folder in folders_below(root)):
-        cards = [home / CARD_FILE for home in homes(root / open_corpus(corpus).name)]
-        if cards and all(card.exists() for card in cards):
-            newest = max(cards, key=lambda card: card.stat().st_mtime_ns).parent
-            if len(cards) > 1:
-                say(f"Vectors: {newest}, the newest of {corpus}; --model names others.")
-            return str(newest)
-    return newest_model()
+    found = homes(root / open_corpus(corpus).name) if root.is_dir() else []
+    stores = [folder for home in found for folder in store_folders_of(home)]
+    if not stores:
+        return newest_model()
+    newest = max(stores, key=lambda folder: (folder / STORE).stat().st_mtime_ns)
+    model = model_of(newest.parent, StoreManifest.read(newest).label)
+    if len({folder.parent for folder in stores}) > 1:
+        say(f"Model: {model}, of the newest index of {corpus}; --model names another.")
+    return model
 
 
 def document_line(document: Document) -> str:

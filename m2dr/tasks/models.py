@@ -11,7 +11,7 @@ from m2dr.core.records import CARD_FILE, Cut, ModelCard
 from m2dr.core.requests import MODELS
 from m2dr.index.manifest import Label
 from m2dr.model.checkpoint import read_card, read_card_file
-from m2dr.model.hub import CARD, pinned
+from m2dr.model.hub import BUILT_IN, CARD, find_folder, pinned
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,17 +41,24 @@ def at_revision(function: Function) -> Function:
 def newest_model(folder: Path = MODELS) -> str:
     """Return the model that was trained last, for commands that name none, and say which it is.
 
-    Exported cuts and pre-trained backbones are passed over.
+    Exported cuts and pre-trained backbones are passed over. Without a trained one it is the
+    built-in one, where that is installed.
 
     Raises:
-        UserError: there is no trained model, or the newest m2dr.json is damaged.
+        UserError: there is neither, or the newest m2dr.json is damaged.
     """
     cards = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"*/{CARD}")]
     for _, path in sorted(cards, reverse=True):
         if read_card_file(path).is_trained:
             say(f"Model: {path.parent}, the newest in {folder}/; --model names another.")
             return str(path.parent)
-    raise UserError(f"No --model was given and there is no trained one in {folder}/.")
+    try:
+        find_folder(BUILT_IN)
+    except UserError as error:
+        told = f"No --model was given and there is no trained one in {folder}/."
+        raise UserError(f"{told} {error}") from None
+    say(f"Model: {BUILT_IN}, as there is no trained one in {folder}/; --model names another.")
+    return BUILT_IN
 
 
 def label_of(card: ModelCard, model: str, source: str = "") -> Label:

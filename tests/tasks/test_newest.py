@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from world import make_model
 
+from m2dr import open_index
+from m2dr.core.requests import IndexRequest
 from m2dr.model.checkpoint import export_cut
+from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.models import newest_model
 
 CHOSEN = "Model: models/trained, the newest in models/"
@@ -33,3 +36,19 @@ def test_exports_and_pre_trained_backbones_are_passed_over_and_named(
 
     shutil.rmtree("models/trained")
     assert newest_model() == "models/older"
+
+
+def test_an_index_is_searched_by_its_own_model(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("m2dr.tasks.models.BUILT_IN", str(tiny_backbone))
+    assert newest_model() == str(tiny_backbone)  # where nothing was trained
+    for name in ("older", "newer"):
+        make_model(tiny_backbone, Path("models", name), variant="plain", document_prefix=name)
+    index_corpus(IndexRequest(str(tiny_corpus), "models/older"))
+
+    assert open_index(tiny_corpus).resolved.model == "models/older"
+
+    index_corpus(IndexRequest(str(tiny_corpus), "models/newer"))
+    assert open_index(tiny_corpus).resolved.model == "models/newer"

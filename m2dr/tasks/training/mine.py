@@ -23,8 +23,8 @@ from m2dr.index.manifest import built_dims, index_folder, layer_folder, store_fo
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.models import label_of, newest_model
+from m2dr.tasks.corpus import model_for, open_corpus
+from m2dr.tasks.models import label_of
 from m2dr.tasks.query import open_queries, plan_query
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
@@ -135,7 +135,7 @@ def _by_bm25(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
 
 def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     """Rank by a model's own index."""
-    model = request.model or newest_model()
+    model = request.model or model_for(request.corpus, request.root)
     card = read_card(model)
     home = store_folder(request.root, dataset.name, card.fingerprint, card.layers).parent
     layer = card.layers if request.query_layer is None else request.query_layer
