@@ -113,7 +113,8 @@ def solve(
         block = np.array(vectors[:, start : start + _BLOCK], np.float32)
         if not np.isfinite(block).all():
             raise ValueError("a vector is not finite")
-        block -= block.mean(axis=0, dtype=np.float64).astype(np.float32) if len(block) else 0
+        if len(block) > 1:  # a single text would be its own mean
+            block -= block.mean(axis=0, dtype=np.float64).astype(np.float32)
         rest = turned @ block
         block_table, way = np.zeros_like(rest), rest.copy()
         squares = np.einsum("fw,fw->w", rest, rest)

@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_co
     (folder / "models").mkdir()
     make_fitted(model, folder / "models" / "tiny")
     (folder / "corpus").symlink_to(tiny_corpus)
-    what = ["--corpus", str(tiny_corpus), "--model", str(folder / "models/tiny")]
+    what = ["--corpus", str(folder / "corpus"), "--model", str(folder / "models/tiny")]
     what += ["--indexes", str(folder / "indexes"), "--device", "cpu"]
     for words in (["corpus", "--dim", "8", "--dim", "32"], ["fit"]):
         done("index", *words, *what)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from world import make_model
+from world import make_fitted, make_model
 
 from m2dr import open_index
 from m2dr.core.requests import IndexRequest
@@ -44,8 +44,8 @@ def test_an_index_is_searched_by_its_own_model(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("m2dr.tasks.models.BUILT_IN", str(tiny_backbone))
     assert newest_model() == str(tiny_backbone)  # where nothing was trained
-    for name in ("older", "newer"):
-        make_model(tiny_backbone, Path("models", name), variant="plain", document_prefix=name)
+    make_model(tiny_backbone, Path("models/older"), variant="plain")
+    make_fitted(Path("models/older"), Path("models/newer"))
     index_corpus(IndexRequest(str(tiny_corpus), "models/older"))
 
     assert open_index(tiny_corpus).resolved.model == "models/older"
