@@ -386,6 +386,7 @@ class Provenance:
     versions: dict[str, str] = field(default_factory=dict)  # package -> version
     exits: str = ""  # digest of those of an index, where queries passed them
     blend: dict[str, float] = field(default_factory=dict)  # `Blend.weights`
+    system: str = ""  # other queries or documents than those of the model, as names of results tell
 
 
 def read_provenance(folder: Path) -> Provenance | None:

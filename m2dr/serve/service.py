@@ -23,7 +23,7 @@ from m2dr.index.manifest import STORE, IndexManifest, built_indexes, layer_folde
 from m2dr.index.vectors import prefixes
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
 from m2dr.tasks.models import default_dims, names_of
-from m2dr.tasks.query import QueryEncoder, QueryEncoders, plan_of_model
+from m2dr.tasks.query import QueryEncoder, QueryEncoders, plan_of_model, suffix_of
 from m2dr.tasks.searching.index_api import Index
 from m2dr.tasks.searching.search import EXACT, Searcher
 
@@ -175,6 +175,11 @@ class ServedIndex:
         folders = (self._plans[layer].exits for layer in self.dims)
         return next((digest_of_exits(folder) for folder in folders if folder), "")
 
+    @property
+    def system(self) -> str:
+        """Whose queries meet which documents, where not those of the model as trained."""
+        return suffix_of(self._plans, "")
+
     def remembered(self, docids: Iterable[str]) -> bool:
         """Whether the texts of documents are in memory."""
         return all(docid in self._texts for docid in docids)
@@ -272,7 +277,12 @@ class Service:
             self.indexes[next(name for name in names if name not in self.indexes)] = index
         self._grids = {
             name: find_grid(
-                request.grid, index.corpus, index.card.fingerprint, index.exits, request.weights
+                request.grid,
+                index.corpus,
+                index.card.fingerprint,
+                index.exits,
+                request.weights,
+                index.system,
             )
             for name, index in self.indexes.items()
         }
@@ -452,7 +462,12 @@ def example_of(document: Document) -> str:
 
 
 def find_grid(
-    given: Path | None, corpus: str, fingerprint: str, exits: str, blend: Mapping[str, float]
+    given: Path | None,
+    corpus: str,
+    fingerprint: str,
+    exits: str,
+    blend: Mapping[str, float],
+    system: str,
 ) -> Grid | None:
     """Return the grid that was given, or that of a model and a corpus in results/, if any.
 
@@ -462,6 +477,7 @@ def find_grid(
         fingerprint: of the model.
         exits: digest of those of the index that queries pass; empty for the model's own.
         blend: weights of what is beside the vectors.
+        system: whose queries meet which documents, as `suffix_of` tells.
 
     Raises:
         UserError: the given file is no grid, or one of other exits.
@@ -474,8 +490,8 @@ def find_grid(
     for path in sorted(RESULTS.rglob(PROVENANCE)):
         try:
             made = read_provenance(path.parent)
-            of = made and (made.fingerprint, made.exits, made.blend)
-            if made is None or of != (fingerprint, exits, blend):
+            of = made and (made.fingerprint, made.exits, made.blend, made.system)
+            if made is None or of != (fingerprint, exits, blend, system):
                 continue
             grid = read_grid(path.parent / GRID)
         except UserError:

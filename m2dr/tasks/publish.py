@@ -235,7 +235,7 @@ def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelR
         else:
             place = Path(made.model)
             moved = not place.is_dir() or place.resolve() == request.model.resolve()
-            alone = not any(made.blend.values())
+            alone = not (any(made.blend.values()) or made.system)
             is_own = made.fingerprint == card.fingerprint and moved and alone
         if is_own:
             own.append(result)

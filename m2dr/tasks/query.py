@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -84,9 +84,11 @@ class QueryPlan:
         return self.document_layer == document_layer(self.card, self.layer, self.exits)
 
     @property
-    def label(self) -> str:
-        """Name of the model of the queries."""
-        return self.options.query_model if self.source == "bridge" else self.model
+    def key(self) -> "QueryPlan":
+        """The plan without what changes no vector: what its encoder is kept by."""
+        weights: dict[str, Any] = dict.fromkeys(self.options.weights, 0.0)
+        options = QueryOptions(**self.options.query_options | weights)
+        return replace(self, document_layer=0, options=options)
 
     @property
     def mix(self) -> float:
@@ -134,9 +136,8 @@ class QueryPlan:
 
     def describe(self, dim: int) -> str:
         """Return what the queries are, in words."""
-        made = "given queries" if self.source == "given" else "queries"
-        by = " by exits of the index" if self.exits else ""
-        return f"{made} at {Cut(self.layer, dim)} of {self.label}{by}"
+        made, by = SOURCES[self.source].told(self), " by exits of the index" * bool(self.exits)
+        return f"queries at {Cut(self.layer, dim)} {made or f'of {self.model}'}{by}"
 
     def facts(self, vectors: Callable[[], Float32]) -> dict[str, object]:
         """Return all that vectors of queries depend on beside the model and the layer.
@@ -151,7 +152,7 @@ class QueryPlan:
             found["exits"] = digest_of_exits(exits) if exits else ""
         if mix:
             found["query_mix"] = mix
-        if self.source in ("bridge", "given"):
+        if SOURCES[self.source].told(self):
             found["queries"] = hashlib.sha256(vectors().tobytes()).hexdigest()
         return found
 
@@ -292,21 +293,21 @@ def card_with_exits(plans: Mapping[int, QueryPlan]) -> ModelCard:
     return replace(card, exit_head="fitted", cuts=tuple(sorted({*card.cuts, *added})))
 
 
-def name_of(name: str, plans: Mapping[int, QueryPlan], documents: str) -> str:
-    """Return the name of results by plans, from that of the model.
+def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:
+    """Return what tells the name of results by plans from that of the model, but for weights.
 
     Args:
-        name: of the model.
         plans: by layer.
         documents: as `plan_layers` takes it.
     """
-    options = next(iter(plans.values())).options
-    if options.query_model:
-        name += f".queries-of-{names_of([options.query_model])[0]}"
+    name = ""
+    for plan in plans.values():
+        if told := SOURCES[plan.source].told(plan):
+            name += f".queries-{told.replace(' ', '-')}"
     if not all(plan.is_as_trained for plan in plans.values()):
         layers = {plan.document_layer for plan in plans.values()}
         name += ".documents-" + ("same" if documents == "same" else f"{max(layers):02d}")
-    return options.named(name + (f".{options.exits}-exits" if options.exits else ""))
+    return name
 
 
 def system_of(plans: Mapping[int, QueryPlan]) -> str:
@@ -327,8 +328,8 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     if named := ", ".join(str(plan.layer) for plan in found if plan.exits):
         yield f"queries of layers {named} pass exits that were fitted on these documents"
     for plan in found:
-        if plan.source == "bridge":
-            yield f"queries of layer {plan.layer} by {names_of([plan.label])[0]}"
+        if told := SOURCES[plan.source].told(plan):
+            yield f"queries of layer {plan.layer} are {told}"
     if not all(plan.is_as_trained for plan in found if not plan.exits):
         yield (
             "the model was trained with documents of "
@@ -349,9 +350,19 @@ class QueryEncoder:
     """
 
     opened: "OpenedRuntime | None" = None
+    is_timed = True  # whether costs can be measured
 
     def __init__(self, plan: QueryPlan) -> None:
         self.plan, self.card = plan, plan.card
+
+    @classmethod
+    def told(cls, plan: QueryPlan) -> str:
+        """Return whose vectors queries have, where the model of the documents does not make them.
+
+        It stands in names and notes of results, which then depend on the vectors themselves.
+        """
+        del plan
+        return ""
 
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
         """Return the tokens of queries or documents, cut at the model's length."""
@@ -507,9 +518,13 @@ class _Model(QueryEncoder):
 class _Bridge(_Model):
     """A whole other model, and the map of the index from its vectors to those of the documents."""
 
+    @classmethod
+    def told(cls, plan: QueryPlan) -> str:
+        return f"of {names_of([plan.options.query_model])[0]}"
+
     def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
         assert plan.exits is not None, "a bridge lies in the exits of an index"
-        model = plan.label
+        model = plan.options.query_model
         own = read_card(model)
         self._bridge = _checked_words(plan.exits, plan.card.fingerprint)
         if self._bridge.query_model != encoding_of(label_of(own, "")):
@@ -542,6 +557,13 @@ class _Bridge(_Model):
 class _Given(QueryEncoder):
     """Vectors that somebody else made, found by ids or taken in order."""
 
+    is_timed = False
+
+    @classmethod
+    def told(cls, plan: QueryPlan) -> str:
+        del plan
+        return "given"
+
     def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
         super().__init__(plan)
         from m2dr.tasks.vectors import query_vectors
@@ -566,7 +588,7 @@ class _Given(QueryEncoder):
         """Do nothing: there is no library to load."""
 
 
-SOURCES: Mapping[Source, Callable[[QueryPlan, str, str, str], QueryEncoder]] = {
+SOURCES: Mapping[Source, type[QueryEncoder]] = {
     "model": _Model,
     "words": _Words,
     "bridge": _Bridge,
@@ -589,7 +611,8 @@ def open_queries(
         UserError: a file of the model or of its exits is missing or damaged, a runtime was named at
             layer 0, or the index has no bridge from the model of the queries.
     """
-    return SOURCES[plan.source](plan, runtime, device, dtype)
+    opens: Callable[..., QueryEncoder] = SOURCES[plan.source]
+    return opens(plan, runtime, device, dtype)
 
 
 class QueryEncoders:
@@ -610,12 +633,7 @@ class QueryEncoders:
             UserError: as `open_queries` does.
         """
         runtime = runtime if plan.source != "words" else "torch"
-        asked = plan.options
-        key = (
-            plan.card.fingerprint, plan.card.query_length, plan.card.document_length, plan.model,
-            plan.layer, plan.source, plan.exits, asked.query_model, asked.query_vectors, runtime,
-            device, dtype,
-        )  # fmt: skip
+        key = (plan.key, runtime, device, dtype)
         digest = digest_of_exits(plan.exits) if plan.exits else ""  # other after a new fit
         with self._lock:
             before, encoder = self._open.get(key, ("", None))

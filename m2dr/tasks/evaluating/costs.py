@@ -30,7 +30,7 @@ from m2dr.tasks.corpus import open_bm25, open_corpus
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.models import default_dims
-from m2dr.tasks.query import QueryEncoder, QueryEncoders, notes_of, plan_of_model
+from m2dr.tasks.query import SOURCES, QueryEncoder, QueryEncoders, plan_of_model
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ def measure_costs(
     dataset = open_corpus(corpus)
     grid_of = grid_plans(request, model, dataset)
     # Nothing is known of what made given vectors.
-    plans = {n: plan for n, plan in grid_of.by_layer.items() if plan.source != "given"}
+    plans = {n: one for n, one in grid_of.by_layer.items() if SOURCES[one.source].is_timed}
     if not plans:
         raise UserError(
             "--costs times what encodes queries, and --query-vectors gives all of them."
@@ -128,7 +128,8 @@ def measure_costs(
         bm25 = open_bm25(store, lambda: dataset)
         bm25_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
         searched = {key: Hybrid(each, bm25, request.hybrid) for key, each in indexes.items()}
-    other = (note for note in notes_of(plans) if plans[max(plans)].source == "bridge")
+    told = {layer: SOURCES[plan.source].told(plan) for layer, plan in plans.items()}
+    other = [f"queries of layer {layer} are {of}" for layer, of in told.items() if of]
     machine = "; ".join([machine, *request.notes, *other])
     times = query_times(encoders, layers, searched, texts, rounds)
     rows = _spread(range(dataset.document_count), documents)

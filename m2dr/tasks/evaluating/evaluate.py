@@ -40,7 +40,7 @@ from m2dr.tasks.evaluating.costs import measure_costs
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid
 from m2dr.tasks.models import default_dims, names_of
-from m2dr.tasks.query import name_of
+from m2dr.tasks.query import suffix_of
 
 SUITES = {"beir13": BEIR13}
 
@@ -268,7 +268,9 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     card = plans[max(plans)].card
     dims = tuple(sorted({card.check(Cut(card.layers, dim)).dim for dim in request.dims}))
     dims = dims or default_dims(card.width)
-    folder = corpus.folder / (name := name_of(name, plans, request.documents))
+    suffix = suffix_of(plans, request.documents)
+    by_exits = f".{request.exits}-exits" if request.exits else ""
+    folder = corpus.folder / (name := request.named(name + suffix + by_exits))
     with lock_folder(folder):
         made = read_provenance(folder)
         if (
@@ -288,12 +290,10 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         grid = measure_grid(ranker, name, folder, request.runs, request.overwrite)
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
         words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
-        exits = grid_of.exits
+        exits = digest_of_exits(grid_of.exits) if grid_of.exits else ""
         how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
-        write_record(
-            folder / PROVENANCE,
-            Provenance(words, *how, digest_of_exits(exits) if exits else "", request.weights),
-        )
+        made = Provenance(words, *how, exits, request.weights, suffix)
+        write_record(folder / PROVENANCE, made)
         return grid
 
 

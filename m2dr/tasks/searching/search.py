@@ -1,6 +1,6 @@
 """`m2dr search`, `bm25` and `fuse`: from a request to an open index, and to ranked documents.
 
-A query text passes `Searcher`: the tokenizer and the cut encoder of `tasks.encoder`, then
+A query text passes `Searcher`: the encoder of its plan (`tasks.query`), then
 `Searchable.ranked` of FAISS, the exact engine, a funnel or Milvus.
 """
 
