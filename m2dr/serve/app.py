@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,14 +21,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from m2dr import __version__
 from m2dr.core.errors import UserError
-from m2dr.core.requests import HYBRID, LOOPBACK, QUERY_MIX, ServeRequest
+from m2dr.core.option import Option, option_of
+from m2dr.core.requests import LOOPBACK, Blend, ServeRequest
 from m2dr.serve.service import Meters, Refused, Service, Table
 
 LOG = logging.getLogger("m2dr.serve")
@@ -45,7 +47,22 @@ Dim = Annotated[int, Field(ge=1, description="Dims that are compared; the most b
 Side = Literal["query", "document"]
 
 
-class SearchBody(BaseModel):
+_OPTIONS = {each.name: option_of(each) or Option() for each in fields(Blend)}
+# Weights of a search by the names of `Blend`: those that are asked for, and those of an answer.
+_Asked = create_model(
+    "_Asked",
+    **{
+        name: (Weight | None, Field(None, description=f"{row.help} True is {row.bare}."))
+        for name, row in _OPTIONS.items()
+    },  # type: ignore[call-overload]  # fields by name
+)
+_Used = create_model(
+    "_Used",
+    **{name: (float, Field(description=row.help)) for name, row in _OPTIONS.items()},  # type: ignore[call-overload]  # likewise
+)
+
+
+class SearchBody(_Asked):  # type: ignore[valid-type,misc]  # made above
     """A search: one query, or several."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -57,12 +74,6 @@ class SearchBody(BaseModel):
     dim: Dim | None = None
     filter: Text | None = Field(None, description="Of the documents' fields, as `year >= 2020`.")
     index: str | None = Field(None, description="Name of an index; the first one by default.")
-    hybrid: Weight | None = Field(
-        None, description=f"Whether to rank by BM25 too, or its weight; true is {HYBRID}."
-    )
-    query_mix: Weight | None = Field(
-        None, description=f"Whether words are added to queries, or by what weight; {QUERY_MIX}."
-    )
     compare: bool | None = Field(
         None, description="Whether the answer of the full model stands beside that of the cut."
     )
@@ -112,7 +123,7 @@ class Times(BaseModel):
     search_ms: float
 
 
-class SearchAnswer(BaseModel):
+class SearchAnswer(_Used):  # type: ignore[valid-type,misc]  # made above
     """What was searched, and what was found."""
 
     index: str
@@ -121,8 +132,6 @@ class SearchAnswer(BaseModel):
     dim: int
     results: list[Result]
     times: Times
-    hybrid: float = Field(description="Weight of BM25; 0 where vectors alone were compared.")
-    query_mix: float = Field(description="Weight of words in the queries; 0 where there are none.")
     full_times: Times | None = None
     problem: str | None = None
     warning: str | None = Field(None, description="Why a cut may be worse than the model allows.")
@@ -180,7 +189,7 @@ class GridAnswer(BaseModel):
     cells: list[Cell]
 
 
-class IndexAnswer(BaseModel):
+class IndexAnswer(_Used):  # type: ignore[valid-type,misc]  # made above
     """An index, with the cuts that can be searched and their costs."""
 
     name: str
@@ -194,8 +203,6 @@ class IndexAnswer(BaseModel):
     fields: list[str]
     examples: list[str]
     costs: list[Cost]
-    hybrid: float = Field(description="Weight of BM25 where a search gives none.")
-    query_mix: float = Field(description="Weight of words in queries, likewise.")
     grid: GridAnswer | None
 
 
@@ -249,7 +256,7 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         queries = body.queries or [body.query or ""]
         return await service.search(
             queries, body.k or 10, body.layer, body.dim, body.filter, body.index,
-            bool(body.compare), hybrid=body.hybrid, query_mix=body.query_mix,
+            bool(body.compare), **{name: getattr(body, name) for name in _OPTIONS},
         )  # fmt: skip
 
     @app.post("/v1/embeddings", response_model=EmbeddingsAnswer, **answered)

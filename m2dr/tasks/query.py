@@ -302,7 +302,8 @@ def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:
     """
     name = ""
     for plan in plans.values():
-        if told := SOURCES[plan.source].told(plan):
+        told = SOURCES[plan.source].told(plan)
+        if told and plan.card.query_layer:  # else no model has results of that layer
             name += f".queries-{told.replace(' ', '-')}"
     if not all(plan.is_as_trained for plan in plans.values()):
         layers = {plan.document_layer for plan in plans.values()}

@@ -12,6 +12,7 @@ import pytest
 from commands import run
 from http_serving import CPU, Server
 from numpy.typing import NDArray
+from world import make_corpus
 
 import m2dr
 from m2dr.core.errors import UserError
@@ -320,3 +321,23 @@ def test_a_server_answers_by_words(world: World, tmp_path: Path) -> None:
     assert (models[0]["model"], models[0]["layers"]) == ("mine", [0])
     assert (above.status, embedded.status) == (422, 422)
     assert embedded.message == "No model embeds documents of corpus."
+
+
+def test_results_by_given_vectors_of_queries_have_a_name_of_their_own(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    corpus = make_corpus(tmp_path / "c")
+    queries = open_dataset(str(corpus)).queries("test")
+    np.savez("q.npz", ids=[q.id for q in queries], vectors=np.eye(len(queries), 32))
+    asked = EvaluateRequest((str(corpus),), (str(tiny_backbone),), layers=(4,), dims=(32,))
+
+    own = evaluate(asked)
+    given = evaluate(replace(asked, query_vectors=Path("q.npz")))
+
+    assert own.folder == given.folder
+    assert [grid.model for grid in own.grids + given.grids] == [
+        "tiny-bert",
+        "tiny-bert.queries-given",
+    ]
+    assert "queries of layer 4 are given" in given.grids[0].notes
