@@ -1,9 +1,11 @@
 """Checks of a grid and of its rankings; each that fails gives a sentence that says why."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from m2dr.core.errors import counted
 from m2dr.core.records import Cut, ModelCard
+
+NEAR_RANDOM = 0.1  # share of the best value
 
 
 def query_checks(
@@ -70,13 +72,17 @@ def ranking_checks(tied: Mapping[Cut, int], empty: Mapping[Cut, int], queries: i
 
 
 def model_checks(
-    card: ModelCard, cuts: Iterable[Cut], differences: Mapping[str, tuple[object, object]]
+    card: ModelCard,
+    values: Mapping[Cut, float],
+    measure: str,
+    differences: Mapping[str, tuple[object, object]],
 ) -> list[str]:
     """Return a sentence for each way in which a model is used unlike it was trained.
 
     Args:
         card: of the model.
-        cuts: the cuts that were measured.
+        values: of the cuts that were measured.
+        measure: that they are values of.
         differences: field -> (its value in the documents' label, its value in the card).
     """
     found = [
@@ -84,17 +90,11 @@ def model_checks(
         f"{mine!r}: scores are not those of the trained model."
         for name, (theirs, mine) in differences.items()
     ]
-    measured = sorted(set(cuts))
-    untrained = [cut for cut in measured if cut not in card.cuts]
-    if untrained and card.variant == "untrained":
+    untrained = (cut for cut in sorted(values) if Cut(cut.layer, cut.dim) not in card.cuts)
+    poor = [str(cut) for cut in untrained if values[cut] < max(values.values()) * NEAR_RANDOM]
+    if poor:
         found.append(
-            f"{card.backbone} is measured without training, so no cut of it was trained: "
-            f"{len(untrained)} of {len(measured)} cuts may be near random."
-        )
-    elif untrained:
-        trained = [str(cut) for cut in measured if cut in card.cuts]
-        found.append(
-            f"{len(untrained)} of {len(measured)} cuts were not trained and may be near random; "
-            f"trained are {', '.join(trained) or 'none of those measured'}."
+            f"{', '.join(poor)}: not trained, and below a tenth of the best {measure}, "
+            "which is near random."
         )
     return found

@@ -1,5 +1,4 @@
 import re
-from dataclasses import replace
 
 from m2dr.core.records import Cut, ModelCard
 from m2dr.evaluation.checks import (
@@ -31,13 +30,11 @@ def test_rankings_that_say_nothing_are_counted_at_the_worst_cut() -> None:
     assert ranking_checks({Cut(1, 8): 0}, {Cut(1, 8): 0}, 9) == []
 
 
-def test_untrained_cuts_and_other_prefixes_are_told() -> None:
-    cuts = [Cut(6, 384), Cut(1, 8)]
+def test_untrained_cuts_that_are_near_random_and_other_prefixes_are_told() -> None:
+    values = {Cut(6, 384): 0.5, Cut(1, 8): 0.04, Cut(1, 64): 0.2}
 
-    found = model_checks(CARD, cuts, {"query_prefix": ("query: ", "")})
+    found = model_checks(CARD, values, "RR@10", {"query_prefix": ("query: ", "")})
 
     assert found[0].startswith("The documents were encoded with query_prefix 'query: ' and")
-    assert found[1].startswith("1 of 2 cuts were not trained and may be near random; trained are")
-    assert model_checks(CARD, [Cut(6, 384)], {}) == []
-    (untrained,) = model_checks(replace(CARD, variant="untrained"), cuts, {})
-    assert untrained.startswith("minilm is measured without training")
+    assert found[1].startswith("L1D8: not trained, and below a tenth of the best RR@10")
+    assert model_checks(CARD, {Cut(6, 384): 0.5, Cut(1, 64): 0.2}, "RR@10", {}) == []

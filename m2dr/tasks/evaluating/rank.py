@@ -426,7 +426,8 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
         *query_checks(queries, **facts),
         *model_checks(
             card_with_exits(ranker.plans),
-            {Cut(cut.layer, cut.dim) for cut in asked},
+            {cut: cells[cut][measures[0]] for cut in asked},
+            measures[0],
             store.manifest.label.differences(label_of(card, ranker.model)),
         ),
     )
