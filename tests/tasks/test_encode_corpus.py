@@ -294,3 +294,10 @@ def test_a_sync_killed_anywhere_leaves_an_index_and_ends_as_one_that_was_not(
         assert each["again"] == 40, each
         assert each["ended"], each
         assert not each["left"], each
+
+
+def test_documents_that_are_cut_are_counted(ask: Asked, capfd: pytest.CaptureFixture[str]) -> None:
+    index_corpus(ask(layers=(4,), document_length=3))
+    assert "of 40 documents have 3 tokens or more" in capfd.readouterr().err
+    index_corpus(ask(layers=(4,), document_length=64, overwrite=True))
+    assert "tokens or more" not in capfd.readouterr().err

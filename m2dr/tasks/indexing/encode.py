@@ -138,6 +138,7 @@ class WrittenShard(NamedTuple):
     number: int
     documents: int  # that were encoded
     bytes: int  # of vectors
+    cut: int  # documents as long as the model reads, whose ends are not in their vectors
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,8 @@ class ShardEncoder:
                 sources = self.job.copied(store.folder, texts.number)
                 copied = np.flatnonzero(sources >= 0), before.packed(sources[sources >= 0])
             size += store.write(texts.number, texts.docids, rows, texts.digests, copied)
-        return WrittenShard(texts.number, len(texts.places), size)
+        cut = int((texts.rows.lengths >= self._card.document_length).sum())
+        return WrittenShard(texts.number, len(texts.places), size, cut)
 
 
 class ShardReader:
@@ -571,3 +573,9 @@ def _encode(
         left = sum(job.rows_of(number) for number in missing if job.lacks(number))
         stopped = f"after {job.documents - left} of {counted(job.documents, 'documents')}"
         raise Interrupted(f"Encoding stopped {stopped}; the same command goes on.") from None
+    length = job.stores[0][1].label.document_length
+    if cut := sum(shard.cut for shard in done):
+        say(
+            f"{cut:,} of {counted(documents, 'documents', ',')} have {length} tokens or more, and "
+            "the rest of them is not in their vectors: --passages divides them."
+        )
