@@ -44,6 +44,9 @@ def test_search_ranks_by_the_vectors(model: m2dr.Encoder, tmp_path: Path) -> Non
     hits = index.search(TEXT, k=9).hits
 
     assert [hit.docid for hit in hits] == [f"d{n}" for n in np.argsort(-scores)]
+    answer = index.search(TEXT, k=2)
+    assert ([*answer], answer[0], len(answer)) == ([*answer.hits], hits[0], 2)
+    assert hits[1].docid in repr(answer)
     np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1], atol=1e-3)
     assert hits[0].text == "{title} {text}".format(**DOCUMENTS[int(hits[0].docid[1:])])
 

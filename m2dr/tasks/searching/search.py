@@ -292,9 +292,9 @@ class Hit:
         return self._searcher.resolved.dataset.document(self.docid)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The documents of one query, and the milliseconds that each step took.
+@dataclass(frozen=True, repr=False)
+class Answer(Sequence[Hit]):
+    """The documents of one query, best first, and the milliseconds that each step took.
 
     Of queries that were searched together, each took its share.
     """
@@ -303,6 +303,16 @@ class Answer:
     tokenise_ms: float
     encode_ms: float
     search_ms: float
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, place: Any) -> Any:  # a hit, or a tuple of them
+        return self.hits[place]
+
+    def __repr__(self) -> str:
+        rows = (f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}" for hit in self.hits)
+        return "\n".join([f"Answer of {counted(len(self), 'hits')}", *rows])
 
 
 class Searcher:
