@@ -242,7 +242,7 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
             raise HTTPException(401, told, {"www-authenticate": "Bearer"})
 
     app = FastAPI(
-        title="m2dr serve", version=__version__, responses=_ERRORS, redoc_url=None,
+        title="m2dr serve", version=__version__, responses=_ERRORS, docs_url=None, redoc_url=None,
         description="Search an index at any layer and dim, and embed texts.",
     )  # fmt: skip
     guarded: Any = {"dependencies": [Depends(check)] if token else []}
@@ -322,12 +322,26 @@ async def _refused(_: Request, error: Exception) -> Response:
         named = [part for part in first["loc"][1:] if part == first["loc"][1] or part != str(part)]
         param = ".".join(str(part)[:40] for part in named) or None
         status = 400 if first["type"] == "json_invalid" else 422
-        message = f"{param}: {first['msg']}" if param and status == 422 else first["msg"]
+        message = _sentence(first["type"], param or "", first["msg"])
     elif isinstance(error, HTTPException):
         status, message, headers = error.status_code, str(error.detail), error.headers
     elif isinstance(error, UserError | OSError):
         status, message = 503, str(error)
     return _error(status, message, param, headers)
+
+
+def _sentence(kind: str, param: str, message: str) -> str:
+    """Return what is wrong with a body, from the kind of pydantic's error and its message.
+
+    >>> _sentence("int_type", "k", "Input should be a valid integer")
+    'k should be a valid integer.'
+    """
+    if kind == "json_invalid":
+        return "The body is not JSON."
+    if not param:
+        return "Send a JSON object as application/json."
+    told = {"missing": f"{param} is missing.", "extra_forbidden": f"There is no field {param}."}
+    return told.get(kind) or f"{message.replace('Input', param).replace('List', param)}."
 
 
 def _error(

@@ -193,8 +193,8 @@ def test_a_grid_of_other_exits_is_not_shown(
 
 @pytest.mark.parametrize(
     ("texts", "told"),
-    [(["a", ""], "Number 1 of input is empty"), (["a", 2], "input.1: Input should be a valid str"),
-     ("", "Number 0 of input is empty"), ([], "input: List should have at least 1")],
+    [(["a", ""], "Number 1 of input is empty"), (["a", 2], "input.1 should be a valid str"),
+     ("", "Number 0 of input is empty"), ([], "input should have at least 1")],
 )  # fmt: skip
 def test_a_wrong_text_is_named(server: Server, texts: object, told: str) -> None:
     reply = server.post("/v1/embeddings", {"input": texts, "model": "tiny"})
@@ -217,7 +217,9 @@ def test_models_and_costs(server: Server) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "told"),
     [
-        (b"{", 400, ""),
+        (b"{", 400, "not JSON"),
+        (b"", 422, "Send a JSON object as application/json."),
+        ({"query": "a", "cut": 1}, 422, "There is no field cut."),
         (b'{"query": "\\ud800"}', 422, "query"),
         ({}, 422, "Give `query`"),
         ({"query": "a", "queries": ["b"]}, 422, "Give `query`"),
