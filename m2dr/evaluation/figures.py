@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, nan
 from pathlib import Path
 from textwrap import fill
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,13 +63,23 @@ def stroke(place: int) -> dict[str, Any]:
     }
 
 
+RAW = "own exits"  # in a legend
+
+
 def quality_over_dims(grids: Sequence[Grid], measure: str, path: Path) -> None:
     """Write `draw_quality_over_dims` to a file, in the format of its suffix."""
     save(draw_quality_over_dims(grids, measure), path)
 
 
-def draw_quality_over_dims(grids: Sequence[Grid], measure: str) -> "Figure":
+def draw_quality_over_dims(
+    grids: Sequence[Grid], measure: str, raw: Mapping[str, Grid] = MappingProxyType({})
+) -> "Figure":
     """Draw `measure` over the dims, one line per layer, one panel per model.
+
+    Args:
+        grids: of the panels.
+        measure: to draw.
+        raw: by the name of a grid, that of its model by its own exits, in grey behind it.
 
     Raises:
         UserError: there is no grid, two have one name, they are of different queries, or one does
@@ -85,11 +96,19 @@ def draw_quality_over_dims(grids: Sequence[Grid], measure: str) -> "Figure":
         str(layer): {"color": colour, **_LAYER}
         for layer, colour in zip(layers, colours, strict=True)
     }
-    points = [
-        (grid.model, str(cut.layer), cut.dim, value)
-        for grid in grids
-        for cut, value in grid.values(measure).items()
-    ]
+    points: list[tuple[str, str, int, float]] = []
+    for grid in grids:
+        behind = raw[grid.model].values(measure) if grid.model in raw else {}
+        for cut, value in sorted(behind.items()):
+            ends = cut.dim == min(one.dim for one in behind if one.layer == cut.layer)
+            points += [(grid.model, RAW, cut.dim, nan)] * ends  # a line per layer
+            points.append((grid.model, RAW, cut.dim, value))
+        points += [
+            (grid.model, str(cut.layer), cut.dim, value)
+            for cut, value in grid.values(measure).items()
+        ]
+    if raw:
+        strokes[RAW] = {"color": "0.75", "linewidth": 1.0}
     return _draw_lines(points, strokes, measure, grids[0].heading(measure), beside="layer")
 
 

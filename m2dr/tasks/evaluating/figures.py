@@ -69,15 +69,22 @@ def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
     return tuple(files)
 
 
+OWN_EXITS = ".model-exits"  # ends the name of results by a model's own exits
+
+
 def _drawings(results: Sequence[ModelResult], measure: str, reference: Grid | None) -> Drawings:
     """Yield all figures of one measure on one corpus and split: a row for each kind."""
     grids, name = told_apart([result.grid for result in results]), plain(measure)
-    pairs = zip(grids, results, strict=True)
+    pairs = list(zip(grids, results, strict=True))
     costs = {grid.model: result.costs for grid, result in pairs if result.costs}
+    known = {result.grid.model: grid for grid, result in pairs}
+    own = {name: name.removesuffix(OWN_EXITS) for name in known if name.endswith(OWN_EXITS)}
+    raw = {known[of].model: known[name] for name, of in own.items() if of in known}
+    models = [grid for grid in grids if grid not in raw.values()]
     yield f"{name}-layers", partial(figures.draw_quality, grids, measure)
     yield f"{name}-gap-to-whole", partial(figures.draw_gap_to_whole, grids, measure)
     if reference:
-        others = [grid for grid in grids if grid.model != reference.model]
+        others = [grid for grid, result in pairs if result.grid.model != reference.model]
         others = [grid for grid in others if set(grid.cuts) & set(reference.cuts)]
         if others:
             yield (
@@ -89,7 +96,7 @@ def _drawings(results: Sequence[ModelResult], measure: str, reference: Grid | No
             f"{name}-against-{price}",
             partial(figures.draw_tradeoff, grids, costs, measure, price),
         )
-    yield f"{name}-models", partial(figures.draw_quality_over_dims, grids, measure)
+    yield f"{name}-models", partial(figures.draw_quality_over_dims, models, measure, raw)
     for grid in by_code(grids):
         yield f"{name}-heat-{plain(grid.model)}", partial(figures.draw_heat_map, grid, measure)
 
