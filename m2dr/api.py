@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m2dr.core import requests
+from m2dr.core.commands import FUNCTIONS
 from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
@@ -30,44 +29,20 @@ __all__ = ["Encoder", "EvaluatedGrid", "Index", "Interrupted", "UserError", "eva
 
 open_index = Index.open
 Named = str | PathLike[str]
-# Other commands: the module of tasks and its function, and what it is asked.
-_COMMANDS: dict[str, tuple[str, str, type[Any]]] = {
-    "bm25": ("tasks.searching.runs", "bm25", requests.Bm25Request),
-    "check_data": ("tasks.data", "check_data", requests.CheckRequest),
-    "compare": ("tasks.evaluating.compare", "compare_folders", requests.CompareRequest),
-    "draw_figures": ("tasks.evaluating.figures", "draw_figures", requests.FiguresRequest),
-    "encode": ("tasks.encode", "encode", requests.EncodeRequest),
-    "evaluate_classification": (
-        "tasks.evaluating.sentence_tasks", "evaluate_classification", requests.ClassificationRequest
-    ),
-    "evaluate_mteb": ("integrations.mteb", "evaluate_mteb", requests.MtebRequest),
-    "evaluate_pairs": ("tasks.evaluating.sentence_tasks", "evaluate_pairs", requests.PairsRequest),
-    "evaluate_sts": ("tasks.evaluating.sentence_tasks", "evaluate_sts", requests.StsRequest),
-    "export": ("tasks.publish", "export_model", requests.ExportRequest),
-    "fuse": ("tasks.searching.runs", "fuse", requests.FuseRequest),
-    "index_fit": ("tasks.indexing.fit_index", "fit_index", requests.FitIndexRequest),
-    "index_import": ("tasks.indexing.importing", "import_vectors", requests.ImportRequest),
-    "index_push": ("tasks.indexing.index", "push_indexes", requests.PushRequest),
-    "index_verify": ("tasks.indexing.verify", "verify", requests.VerifyRequest),
-    "pick": ("tasks.evaluating.pick", "pick_cut", requests.PickRequest),
-    "push": ("tasks.publish", "push_model", requests.PushModelRequest),
-    "write_card": ("tasks.publish", "write_card", requests.CardRequest),
-}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Return the function of a command that has no other name in Python."""
-    if name not in _COMMANDS:
+    if name not in FUNCTIONS:
         raise AttributeError(f"module 'm2dr.api' has no attribute {name!r}")
-    module, task_name, kind = _COMMANDS[name]
-    task = getattr(import_module(f"m2dr.{module}"), task_name)
+    command = FUNCTIONS[name]
 
-    @takes(kind)
+    @takes(command.request)
     def run(**options: Any) -> Any:  # the report of the task
-        return task(request_of(kind, options))
+        return command(request_of(command.request, options))
 
     run.__name__ = run.__qualname__ = name
-    run.__doc__ = f"{task.__doc__}\n\nKeywords are the options of the command."
+    run.__doc__ = f"{command.function.__doc__}\n\nKeywords are the options of the command."
     return run
 
 

@@ -13,10 +13,11 @@ from click.core import ParameterSource
 
 from m2dr.core.errors import UserError
 from m2dr.core.option import Option, option_of
-from m2dr.core.records import Cut
-from m2dr.core.requests import PYDOCS
+from m2dr.core.report import Report
+from m2dr.core.requests import PYDOCS, refuse_both
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Result = TypeVar("Result")
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
 Described = Mapping[str, tuple[Field[Any], Hint]]  # fields that are options, and their types
 
@@ -46,44 +47,12 @@ class _Value(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             self.fail(str(error), param, ctx)
 
 
-# Of a command that prints a table; its function takes `as_json`, and prints by `echo_json`.
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON alone on standard output."
-)
-
-
-def cut_option(layer: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator of a command with `takes` that gives it --cut, a layer and a dim at once.
-
-    Args:
-        layer: the field of its request for the layer.
-    """
-    flag = f"--{layer.replace('_', '-')}"
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(request: Any, cut: Cut | None, **values: Any) -> None:  # any command's
-            if cut is not None:
-                if (getattr(request, layer), request.dim) != (None, None):
-                    raise UserError(f"--cut {cut} names layer and dim; leave {flag} and --dim out.")
-                request = replace(request, **{layer: cut.layer, "dim": cut.dim})
-            function(request, **values)
-
-        told = f"A layer and a dim at once, for {flag} and --dim."
-        return click.option("--cut", type=_Value(Cut.parse), metavar="L4D128", help=told)(run)
-
-    return decorate
-
-
-def _of_data(
-    function: Callable[..., None], described: Described, argument: bool
-) -> Callable[..., None]:
-    """Give a command that names a corpus the corpus as an argument too, --columns, --passages."""
+def _of_data(function: Callable[..., Result], described: Described) -> Callable[..., Result]:
+    """Give a command that names a corpus --columns, --passages, and it as its argument."""
     corpus = next((name for name in ("corpus", "corpora") if name in described), "")
     if not corpus:
         return function
-    each, hint = described[corpus]
-    many = _item(hint)[1]
+    many = _item(described[corpus][1])[1]
 
     @functools.wraps(function)
     def run(
@@ -91,7 +60,7 @@ def _of_data(
         passages: tuple[int, int] | None,
         data: Any = (),
         **values: Any,  # of the options
-    ) -> None:
+    ) -> Result:
         if data:
             source = click.get_current_context().get_parameter_source(corpus)
             if source is ParameterSource.COMMANDLINE:
@@ -103,17 +72,17 @@ def _of_data(
             names = values[corpus] if many else [values[corpus] or PYDOCS]
             copies = [name_of_data(name, columns, passages=passages) for name in names]
             values[corpus] = tuple(copies) if many else copies[0]
-        function(**values)
+        return function(**values)
 
     told = "Columns that have other names than m2dr's."
-    command: Callable[..., None] = click.option(
+    command: Callable[..., Result] = click.option(
         "--columns", type=_Value(_columns), metavar="text=Body,id=ID", help=told
     )(run)
     told = "Divide long documents into passages of so many words, some shared with the one before."
     command = click.option("--passages", type=_Value(_passages), metavar="200:50", help=told)(
         command
     )
-    if argument and not (option_of(each) or Option()).is_argument:
+    if not any((option_of(other) or Option()).is_argument for other, _ in described.values()):
         nargs, metavar = (-1, "[CORPUS]...") if many else (1, "[CORPUS]")
         command = click.argument("data", nargs=nargs, metavar=metavar, required=False)(command)
     return command
@@ -134,42 +103,30 @@ def _columns(word: str) -> dict[str, str]:
     return {name.strip(): of.strip() for name, of in pairs}
 
 
-def takes(
-    kind: type[Any], argument: bool = True, **changes: Mapping[str, Any]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command an option for each field of a request.
-
-    The command is called with the request, and with the values of its other options by name.
+def takes(kind: type[Any], function: Callable[[Any], Result]) -> Callable[..., Result]:
+    """Return a function of a request as one of options, one for each field of the request.
 
     Args:
-        kind: a dataclass.
-        argument: whether a corpus may be an argument too.
-        changes: by field, attributes of its `Option` that this command has otherwise, or its
-            default, as `value`.
+        kind: of the request, a dataclass.
+        function: takes one.
     """
     described = _described(kind)
+    required = {name for name, (each, _) in described.items() if each.default is MISSING}
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(**values: Any) -> None:  # of the options
-            given = {name: values.pop(name) for name in described}
-            required = {name for name, (each, _) in described.items() if each.default is MISSING}
-            function(
-                kind(**{n: v for n, v in given.items() if v not in (None, ()) or n in required}),
-                **values,
-            )
+    def run(**values: Any) -> Result:  # of the options
+        given = {n: v for n, v in values.items() if v not in (None, ()) or n in required}
+        return function(kind(**given))
 
-        command = _of_data(run, described, argument)
-        for name, (each, hint) in reversed(described.items()):
-            command = _parameter(name, each, hint, **changes.get(name, {}))(command)
-        return command
-
-    return decorate
+    run.__doc__ = kind.__doc__
+    command = _of_data(run, described)
+    for name, (each, hint) in reversed(described.items()):
+        command = _parameter(name, each, hint)(command)
+    return command
 
 
 def settings_of(
     kind: type[Any], folder: str, *names: str, resumes: bool = True
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
     """Return a decorator for a command that reads settings.
 
     It is called with the settings, the folder of the model, and its other options.
@@ -182,19 +139,19 @@ def settings_of(
     """
     described = _described(kind)
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., Report]) -> Callable[..., Report]:
         @functools.wraps(function)
         def run(
             config: str | None, words: tuple[str, ...], out: Path | None, **values: Any
-        ) -> None:
+        ) -> Report:
             from m2dr.tasks.training.run_folder import read_run
 
             resume, what = values.get("resume", False), folder.removeprefix("VARIANT")
             refuse_both(resume, values["overwrite"])
             given = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
-            function(*read_run(kind, what, config, words, given, out, resume), **values)
+            return function(*read_run(kind, what, config, words, given, out, resume), **values)
 
-        command = _of_data(run, {name: described[name] for name in names}, True)
+        command = _of_data(run, {name: described[name] for name in names})
         told = "Begin again in a folder that is in use."
         command = click.option("--overwrite", is_flag=True, help=told)(command)
         if resumes:
@@ -233,12 +190,6 @@ def settings_command(kind: type[Any]) -> type[click.Command]:
                 formatter.write_dl(rows, col_max=36)
 
     return SettingsCommand
-
-
-def refuse_both(resume: bool, overwrite: bool) -> None:
-    """Raise UserError when both were given."""
-    if resume and overwrite:
-        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
 
 
 def _meaning(each: Field[Any], hint: Hint) -> str:
