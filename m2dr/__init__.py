@@ -4,17 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from m2dr.api import (
-        Encoder,
-        Index,
-        Interrupted,
-        UserError,
-        evaluate,
-        fit,
-        mine,
-        open_index,
-        train,
-    )
+    from m2dr.api import Encoder, Index, Interrupted, UserError, evaluate, fit, open_index, train
 
 __all__ = [
     "Encoder", "Index", "Interrupted", "UserError", "__version__", "bm25", "card", "compare",

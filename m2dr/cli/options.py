@@ -3,23 +3,22 @@
 import functools
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, Field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
-from click.core import ParameterSource
 
 from m2dr.core.errors import UserError
 from m2dr.core.option import Option, option_of
 from m2dr.core.report import Report
-from m2dr.core.requests import PYDOCS, refuse_both
+from m2dr.core.requests import PYDOCS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Result = TypeVar("Result")
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
-Described = Mapping[str, tuple[Field[Any], Hint]]  # fields that are options, and their types
+Described = dict[str, tuple[Field[Any], Hint]]  # fields that are options, and their types
 
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -62,8 +61,7 @@ def _of_data(function: Callable[..., Result], described: Described) -> Callable[
         **values: Any,  # of the options
     ) -> Result:
         if data:
-            source = click.get_current_context().get_parameter_source(corpus)
-            if source is ParameterSource.COMMANDLINE:
+            if values[corpus]:
                 raise UserError("A corpus was given, and --corpus too; give one of them.")
             values[corpus] = data
         if columns or passages:
@@ -110,15 +108,19 @@ def takes(kind: type[Any], function: Callable[[Any], Result]) -> Callable[..., R
         kind: of the request, a dataclass.
         function: takes one.
     """
-    described = _described(kind)
-    required = {name for name, (each, _) in described.items() if each.default is MISSING}
 
     def run(**values: Any) -> Result:  # of the options
-        given = {n: v for n, v in values.items() if v not in (None, ()) or n in required}
-        return function(kind(**given))
+        return function(kind(**_given(values)))
 
     run.__doc__ = kind.__doc__
-    command = _of_data(run, described)
+    return _with_options(_of_data(run, _described(kind)), _described(kind))
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, ())}
+
+
+def _with_options(command: Callable[..., Result], described: Described) -> Callable[..., Result]:
     for name, (each, hint) in reversed(described.items()):
         command = _parameter(name, each, hint)(command)
     return command
@@ -137,7 +139,8 @@ def settings_of(
         names: of the settings that have an option.
         resumes: whether an interrupted run can go on.
     """
-    described = _described(kind)
+    every = _described(kind)
+    described = {name: every[name] for name in names}
 
     def decorate(function: Callable[..., Report]) -> Callable[..., Report]:
         @functools.wraps(function)
@@ -147,11 +150,11 @@ def settings_of(
             from m2dr.tasks.training.run_folder import read_run
 
             resume, what = values.get("resume", False), folder.removeprefix("VARIANT")
-            refuse_both(resume, values["overwrite"])
-            given = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
-            return function(*read_run(kind, what, config, words, given, out, resume), **values)
+            given = _given({name: values.pop(name) for name in names})
+            how = (config, words, given, out, resume, values["overwrite"])
+            return function(*read_run(kind, what, *how), **values)
 
-        command = _of_data(run, {name: described[name] for name in names})
+        command = _of_data(run, described)
         told = "Begin again in a folder that is in use."
         command = click.option("--overwrite", is_flag=True, help=told)(command)
         if resumes:
@@ -165,11 +168,7 @@ def settings_of(
         command = click.option("--config", help=told)(command)
         told = f"Model folder; models/CORPUS-{folder} by default."
         command = click.option("--out", type=FOLDER, help=told)(command)
-        for name in reversed(names):
-            each, hint = described[name]
-            default = "" if each.default in (None, "", ()) else str(each.default)
-            command = _parameter(name, each, hint, value=None, default=default)(command)
-        return command
+        return _with_options(command, described)
 
     return decorate
 
@@ -216,31 +215,26 @@ def _described(kind: type[Any]) -> dict[str, tuple[Field[Any], Hint]]:
     return {each.name: (each, hints[each.name]) for each in in_order if option_of(each)}
 
 
-def _parameter(
-    name: str,
-    each: Field[Any],
-    hint: Hint,
-    **changes: Any,  # of the option
-) -> Callable[[Command], Command]:
-    """Return the decorator that adds one field to a command."""
-    value = changes.pop("value", each.default)
-    described = replace(option_of(each) or Option(), **changes)
+def _parameter(name: str, each: Field[Any], hint: Hint) -> Callable[[Command], Command]:
+    """Return the decorator that adds one field to a command; None or () is not given."""
+    described, value = option_of(each) or Option(), each.default
     item, many = _item(hint)
     is_list = many and item in (int, float)
     required = value is MISSING
     if described.is_argument:
-        plain = each.name.upper() if required else f"[{each.name.upper()}]"
+        plain = name.upper() if required else f"[{name.upper()}]"
         return click.argument(
             name,
-            metavar=f"[{each.name.upper()}]..." if many else described.metavar or plain,
+            metavar=described.metavar or plain + "..." * many,
             nargs=-1 if many else 1,
             type=_type(item, described),
-            required=required and not many,
+            required=required,
         )
-    flags = described.flags or (f"--{each.name.replace('_', '-')}",)
-    if hint is bool and value is True:
-        flags = (f"{flags[0]}/--no-{flags[0][2:]}",)
-    is_empty = bool(described.default) or value is False or value in (None, "", ())
+    flags = described.flags or (f"--{name.replace('_', '-')}",)
+    is_empty = required or value is False or value in (None, "", ())
+    default = described.default or ("" if is_empty else _word(value))
+    if value is True:
+        default, flags = flags[0][2:], (f"{flags[0]}/--no-{flags[0][2:]}",)
     return click.option(
         *flags,
         name,
@@ -249,12 +243,11 @@ def _parameter(
         multiple=many,
         callback=_joined if is_list else None,
         required=required,
-        **({} if required else {"default": None if is_empty and hint is not bool else value}),
-        show_default=not (is_empty or required),
+        **({} if required else {"default": None}),  # None would be a value
         metavar=described.metavar or _metavar(item, is_list),
         help=described.help
         + f" Repeatable{', or with commas' * is_list}." * many
-        + f"  [default: {described.default}]" * bool(described.default),
+        + f"  [default: {default}]" * bool(default),
     )
 
 

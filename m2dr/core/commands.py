@@ -14,12 +14,10 @@ class Command:
     """A command; its help and its options are those of its request.
 
     Attributes:
-        words: what is typed, such as "index fit".
         task: module and function that does it.
         request: what the task is asked, a dataclass.
     """
 
-    words: str
     task: str
     request: type[Any]
 
@@ -35,37 +33,31 @@ class Command:
         return self.function(request)
 
 
-_ROWS = (
-    Command("index corpus", "tasks.indexing.index:index_corpus", requests.IndexRequest),
-    Command("index fit", "tasks.indexing.fit_index:fit_index", requests.FitIndexRequest),
-    Command("index list", "tasks.indexing.listing:list_indexes", requests.ListRequest),
-    Command("index verify", "tasks.indexing.verify:verify", requests.VerifyRequest),
-    Command("index import", "tasks.indexing.importing:import_vectors", requests.ImportRequest),
-    Command("index push", "tasks.indexing.index:push_indexes", requests.PushRequest),
-    Command("search", "tasks.searching.runs:search", requests.QueriesRequest),
-    Command("mine", "tasks.training.mine:mine", requests.MineRequest),
-    Command("bm25", "tasks.searching.runs:bm25", requests.Bm25Request),
-    Command("fuse", "tasks.searching.runs:fuse", requests.FuseRequest),
-    Command("serve", "serve.app:serve", requests.ServeRequest),
-    Command("evaluate retrieval", "tasks.evaluating.evaluate:evaluate", requests.EvaluateRequest),
-    Command("evaluate sts", "tasks.evaluating.sentence_tasks:evaluate_sts", requests.StsRequest),
-    Command(
-        "evaluate classification", "tasks.evaluating.sentence_tasks:evaluate_classification",
-        requests.ClassificationRequest,
-    ),
-    Command(
-        "evaluate pairs", "tasks.evaluating.sentence_tasks:evaluate_pairs",
-        requests.PairsRequest,
-    ),
-    Command("evaluate mteb", "integrations.mteb:evaluate_mteb", requests.MtebRequest),
-    Command("compare", "tasks.evaluating.compare:compare_folders", requests.CompareRequest),
-    Command("pick", "tasks.evaluating.pick:pick_cut", requests.PickRequest),
-    Command("figures", "tasks.evaluating.figures:draw_figures", requests.FiguresRequest),
-    Command("encode", "tasks.encode:encode", requests.EncodeRequest),
-    Command("export", "tasks.publish:export_model", requests.ExportRequest),
-    Command("card", "tasks.publish:write_card", requests.CardRequest),
-    Command("push", "tasks.publish:push_model", requests.PushModelRequest),
-    Command("data check", "tasks.data:check_data", requests.CheckRequest),
-)  # fmt: skip
-COMMANDS = {row.words: row for row in _ROWS}
-FUNCTIONS = {row.words.replace(" ", "_"): row for row in _ROWS}  # by their names in Python
+_TEXTS = "tasks.evaluating.sentence_tasks:evaluate_"
+# By what is typed. In Python a function is called `index_fit`, as the words of its command are.
+COMMANDS = {
+    "index corpus": Command("tasks.indexing.index:index_corpus", requests.IndexRequest),
+    "index fit": Command("tasks.indexing.fit_index:fit_index", requests.FitIndexRequest),
+    "index list": Command("tasks.indexing.listing:list_indexes", requests.ListRequest),
+    "index verify": Command("tasks.indexing.verify:verify", requests.VerifyRequest),
+    "index import": Command("tasks.indexing.importing:import_vectors", requests.ImportRequest),
+    "index push": Command("tasks.indexing.index:push_indexes", requests.PushRequest),
+    "search": Command("tasks.searching.runs:search", requests.QueriesRequest),
+    "mine": Command("tasks.training.mine:mine", requests.MineRequest),
+    "bm25": Command("tasks.searching.runs:bm25", requests.Bm25Request),
+    "fuse": Command("tasks.searching.runs:fuse", requests.FuseRequest),
+    "serve": Command("serve.app:serve", requests.ServeRequest),
+    "evaluate retrieval": Command("tasks.evaluating.evaluate:evaluate", requests.EvaluateRequest),
+    "evaluate sts": Command(f"{_TEXTS}sts", requests.StsRequest),
+    "evaluate classification": Command(f"{_TEXTS}classification", requests.ClassificationRequest),
+    "evaluate pairs": Command(f"{_TEXTS}pairs", requests.PairsRequest),
+    "evaluate mteb": Command("integrations.mteb:evaluate_mteb", requests.MtebRequest),
+    "compare": Command("tasks.evaluating.compare:compare_folders", requests.CompareRequest),
+    "pick": Command("tasks.evaluating.pick:pick_cut", requests.PickRequest),
+    "figures": Command("tasks.evaluating.figures:draw_figures", requests.FiguresRequest),
+    "encode": Command("tasks.encode:encode", requests.EncodeRequest),
+    "export": Command("tasks.publish:export_model", requests.ExportRequest),
+    "card": Command("tasks.publish:write_card", requests.CardRequest),
+    "push": Command("tasks.publish:push_model", requests.PushModelRequest),
+    "data check": Command("tasks.data:check_data", requests.CheckRequest),
+}

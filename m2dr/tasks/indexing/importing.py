@@ -11,13 +11,7 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import (
-    CARD_FILE,
-    GIVEN,
-    Cut,
-    ModelCard,
-    Similarity,
-)
+from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard, Similarity
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest
 from m2dr.data.dataset import Dataset
@@ -25,22 +19,10 @@ from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
-from m2dr.index.exit_files import (
-    EXITS_FOLDER,
-    drop_exits,
-    fitting_exits,
-    sampled_rows,
-)
+from m2dr.index.exit_files import EXITS_FOLDER, drop_exits, fitting_exits, sampled_rows
 from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
-from m2dr.index.store import (
-    begin_store,
-    clear_store,
-    end_sync,
-    lock,
-    open_store,
-    text_digests,
-)
+from m2dr.index.store import begin_store, clear_store, end_sync, lock, open_store, text_digests
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
