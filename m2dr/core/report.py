@@ -35,12 +35,11 @@ class Report:
         return self.text or "\n".join(map(str, self.files))
 
     def record(self) -> Any:  # any JSON value
-        """Return what the command prints with --json: its fields; text, files, seconds if any."""
+        """Return what the command prints with --json: its own fields, or else its text."""
         values = msgspec.to_builtins(self, enc_hook=str)  # a path becomes a text
         shared = {each.name: values.pop(each.name) for each in fields(Report)}
-        return values | {
-            name: shared[name] for name in ("text", "files", "seconds") if shared[name]
-        }
+        written = {name: shared[name] for name in ("files", "seconds") if shared[name]}
+        return (values or {"text": shared["text"]}) | written
 
 
 def timed(task: Callable[Parameters, AnyReport]) -> Callable[Parameters, AnyReport]:

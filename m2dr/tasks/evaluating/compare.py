@@ -34,9 +34,6 @@ class CompareReport(Report):
 
     comparisons: tuple[Comparison, ...]
 
-    def __str__(self) -> str:
-        return "\n".join(["\n\n".join(map(str, self.comparisons)), *map(str, self.files)])
-
     def record(self) -> dict[str, Any]:
         """Return what the command prints as JSON."""
         return {"comparisons": [one.record() for one in self.comparisons], "files": self.files}
@@ -66,7 +63,8 @@ def compare_folders(request: CompareRequest) -> CompareReport:
         raise UserError("Two baselines have one name; compare each alone, with its own --out.")
     for name, one in by_name.items():
         files += write_comparison(one, (request.out or request.folder) / short_name(name))
-    return CompareReport(tuple(comparisons), files=tuple(files))
+    text = "\n".join(["\n\n".join(map(str, comparisons)), *map(str, files)])
+    return CompareReport(tuple(comparisons), text=text, files=tuple(files))
 
 
 def compare(

@@ -57,9 +57,6 @@ class VerifyReport(Report):
 
     verdicts: tuple[Verdict, ...]
 
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.verdicts))
-
     def record(self) -> Any:  # a list
         """Return a row per store."""
         rows = zip(super().record()["verdicts"], self.verdicts, strict=True)
@@ -85,7 +82,8 @@ def verify(request: VerifyRequest) -> VerifyReport:
     verdicts = tuple(
         _verdict(folder, request, shared.get(folder, []), corpus_of) for folder in folders
     )
-    return VerifyReport(verdicts, exit_code=0 if all(each.is_well for each in verdicts) else 2)
+    code = 0 if all(each.is_well for each in verdicts) else 2
+    return VerifyReport(verdicts, text="\n".join(map(str, verdicts)), exit_code=code)
 
 
 _Corpus = tuple[Dataset, CorpusRows]

@@ -29,19 +29,6 @@ class SearchReport(Report):
     encode_ms: float
     search_ms: float
 
-    def __str__(self) -> str:
-        lines = []
-        for hit in self.hits:
-            line = f"{hit['rank']:>3}  {hit['score']:>8.4f}  {hit['docid']}"
-            if "bm25_score" in hit:
-                score = hit["vector_score"]
-                by_vectors = "–" if score is None else f"{score:.4f}"
-                line += f"  (vectors {by_vectors}, BM25 {hit['bm25_score']:.2f})"
-            snippet = " ".join((hit["text"] or "").split())
-            snippet = snippet if len(snippet) <= 100 else snippet[:99] + "…"
-            lines.append(line if hit["text"] is None else f"{line}\n     {snippet}")
-        return "\n".join(lines)
-
 
 def search(request: requests.QueriesRequest) -> Report:
     """Search with a query, or write the run of all queries of a file.
@@ -69,12 +56,17 @@ def search(request: requests.QueriesRequest) -> Report:
     searcher.search("warm up", k=1)  # so that libraries are loaded before the query that counts
     answer = searcher.search(request.text, request.top_k)
     notes = [] if answer.hits else ["No document was found: none fits the filter."]
-    hits = []
+    hits, lines = [], []
     for hit in answer.hits:
         row: dict[str, Any] = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
+        lines.append(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}")
         if hit.bm25_score is not None:
             row |= {"vector_score": hit.vector_score, "bm25_score": hit.bm25_score}
+            by_vectors = "–" if hit.vector_score is None else f"{hit.vector_score:.4f}"
+            lines[-1] += f"  (vectors {by_vectors}, BM25 {hit.bm25_score:.2f})"
         try:
+            snippet = " ".join(hit.text.split())
+            lines.append(f"     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
             hits.append(row | {"text": hit.text, "fields": hit.fields})
         except UserError as error:
             hits.append(row | {"text": None, "fields": {}})
@@ -82,7 +74,9 @@ def search(request: requests.QueriesRequest) -> Report:
     times = (answer.tokenise_ms, answer.encode_ms, answer.search_ms)
     notes.append("tokenise {:.2f} ms, encode {:.2f} ms, search {:.2f} ms".format(*times))
     cut = (searcher.cut.layer, searcher.documents.layer, searcher.cut.dim)
-    return SearchReport(paired(request.text), *cut, tuple(hits), *times, notes=tuple(notes))
+    return SearchReport(
+        paired(request.text), *cut, tuple(hits), *times, text="\n".join(lines), notes=tuple(notes)
+    )
 
 
 @dataclass(frozen=True)
