@@ -4,49 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from m2dr.api import (
-        Encoder,
-        Index,
-        Interrupted,
-        UserError,
-        evaluate,
-        fit,
-        mine,
-        open_index,
-        train,
-    )
+    from m2dr.api import Encoder, Index, Interrupted, UserError, evaluate, fit, open_index, train
 
 __all__ = [
-    "Encoder",
-    "Index",
-    "Interrupted",
-    "UserError",
-    "__version__",
-    "bm25",
-    "check_data",
-    "compare",
-    "draw_figures",
-    "encode",
-    "evaluate",
-    "evaluate_classification",
-    "evaluate_mteb",
-    "evaluate_pairs",
-    "evaluate_sts",
-    "export",
-    "fit",
-    "fuse",
-    "index_fit",
-    "index_import",
-    "index_push",
-    "index_verify",
-    "mine",
-    "open_index",
-    "pick",
-    "pretrain",
-    "push",
-    "train",
-    "write_card",
-]
+    "Encoder", "Index", "Interrupted", "UserError", "__version__", "bm25", "card", "compare",
+    "data_check", "encode", "evaluate", "evaluate_classification", "evaluate_mteb",
+    "evaluate_pairs", "evaluate_sts", "export", "figures", "fit", "fuse", "index_fit",
+    "index_import", "index_list", "index_push", "index_verify", "mine", "open_index", "pick",
+    "pretrain", "push", "train",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m2dr.core import requests
+from m2dr.core.commands import COMMANDS
 from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
@@ -23,51 +22,32 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
     from m2dr.tasks.evaluating.pick import Choice
-    from m2dr.tasks.training.mine import MineReport
 
 __all__ = ["Encoder", "EvaluatedGrid", "Index", "Interrupted", "UserError", "evaluate", "fit",
-           "mine", "open_index", "train"]  # fmt: skip
+           "open_index", "train"]  # fmt: skip
 
 open_index = Index.open
 Named = str | PathLike[str]
-# Other commands: the module of tasks and its function, and what it is asked.
-_COMMANDS: dict[str, tuple[str, str, type[Any]]] = {
-    "bm25": ("tasks.searching.runs", "bm25", requests.Bm25Request),
-    "check_data": ("tasks.data", "check_data", requests.CheckRequest),
-    "compare": ("tasks.evaluating.compare", "compare_folders", requests.CompareRequest),
-    "draw_figures": ("tasks.evaluating.figures", "draw_figures", requests.FiguresRequest),
-    "encode": ("tasks.encode", "encode", requests.EncodeRequest),
-    "evaluate_classification": (
-        "tasks.evaluating.sentence_tasks", "evaluate_classification", requests.ClassificationRequest
-    ),
-    "evaluate_mteb": ("integrations.mteb", "evaluate_mteb", requests.MtebRequest),
-    "evaluate_pairs": ("tasks.evaluating.sentence_tasks", "evaluate_pairs", requests.PairsRequest),
-    "evaluate_sts": ("tasks.evaluating.sentence_tasks", "evaluate_sts", requests.StsRequest),
-    "export": ("tasks.publish", "export_model", requests.ExportRequest),
-    "fuse": ("tasks.searching.runs", "fuse", requests.FuseRequest),
-    "index_fit": ("tasks.indexing.fit_index", "fit_index", requests.FitIndexRequest),
-    "index_import": ("tasks.indexing.importing", "import_vectors", requests.ImportRequest),
-    "index_push": ("tasks.indexing.index", "push_indexes", requests.PushRequest),
-    "index_verify": ("tasks.indexing.verify", "verify", requests.VerifyRequest),
-    "pick": ("tasks.evaluating.pick", "pick_cut", requests.PickRequest),
-    "push": ("tasks.publish", "push_model", requests.PushModelRequest),
-    "write_card": ("tasks.publish", "write_card", requests.CardRequest),
-}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Return the function of a command that has no other name in Python."""
-    if name not in _COMMANDS:
+    command = COMMANDS.get(name.replace("_", " "))
+    if command is None:
         raise AttributeError(f"module 'm2dr.api' has no attribute {name!r}")
-    module, task_name, kind = _COMMANDS[name]
-    task = getattr(import_module(f"m2dr.{module}"), task_name)
 
-    @takes(kind)
+    @takes(command.request)
     def run(**options: Any) -> Any:  # the report of the task
-        return task(request_of(kind, options))
+        if options.get("corpus") is not None:  # as `train` takes it
+            parts = (options.pop(part, None) for part in ("columns", "queries", "qrels"))
+            options["corpus"] = _corpus(options["corpus"], *parts, options.get("split") or "train")
+        return command(request_of(command.request, options))
 
     run.__name__ = run.__qualname__ = name
-    run.__doc__ = f"{task.__doc__}\n\nKeywords are the options of the command."
+    run.__doc__ = (
+        f"{command.function.__doc__}\n\nKeywords are the options of the command. A corpus may be "
+        "data in memory, beside `queries`, `qrels` and `columns`, as `train` takes them."
+    )
     return run
 
 
@@ -119,7 +99,7 @@ def train(
     split = settings.get("split", "train")
     settings["corpus"] = _corpus(corpus, columns, queries, qrels, split)
     loss = settings.pop("loss") if callable(settings.get("loss")) else None
-    request, folder = read_run(TrainSettings, "", config, (), settings, out, resume)
+    request, folder = read_run(TrainSettings, "", config, (), settings, out, resume, overwrite)
     if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
     report = task.train(request, folder, resume, overwrite, callbacks, loss)
@@ -181,38 +161,11 @@ def pretrain(
     from m2dr.tasks.training.pretrain import pretrain as task
     from m2dr.tasks.training.run_folder import read_run
 
-    request, folder = read_run(PretrainSettings, PRETRAINED, config, (), settings, out, resume)
+    request, folder = read_run(
+        PretrainSettings, PRETRAINED, config, (), settings, out, resume, overwrite
+    )
     report = task(request, folder, resume, overwrite)
     return Encoder(report.folder)
-
-
-def mine(
-    corpus: object,
-    *,
-    out: Named,
-    queries: object = None,
-    qrels: object = None,
-    columns: Columns | None = None,
-    **options: Any,
-) -> "MineReport":
-    """Find hard negatives, and write groups to train with, as `m2dr mine` does.
-
-    Args:
-        corpus: as `train` takes it, with `queries` and `qrels`.
-        out: JSONL file of groups.
-        queries: as `train` takes them.
-        qrels: as `train` takes them.
-        columns: as `train` takes them.
-        options: other fields of `MineRequest`, such as retriever, model, split or negatives.
-
-    Raises:
-        UserError: as `m2dr mine` refuses.
-    """
-    from m2dr.core.requests import MineRequest
-    from m2dr.tasks.training.mine import mine as task
-
-    name = _corpus(corpus, columns, queries, qrels, options.get("split", "train"))
-    return task(request_of(MineRequest, {"corpus": name, "out": out} | options))
 
 
 def _corpus(data: object, columns: Columns | None, *parts: Any) -> str | None:

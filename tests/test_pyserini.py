@@ -57,7 +57,7 @@ def indexed(kind: str, backbone: Path, corpus: Path, place: Path) -> Path:
     if kind == "fitted":
         model = make_fitted(model, place / "fitted")
     asked = IndexRequest(str(corpus), str(model), (16,), (4,), root=place / "indexes", device="cpu")
-    (found,) = index_corpus(asked).folders
+    (found,) = index_corpus(asked).files
     return found
 
 

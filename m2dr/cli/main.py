@@ -1,12 +1,13 @@
 """The group of all commands, what they print, and errors as one sentence with an exit code."""
 
+import functools
 import inspect
 import io
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import click
 from m2dr import __version__
 from m2dr.core.errors import Interrupted, nearest, sentence_of
 from m2dr.core.option import option_of
-from m2dr.core.progress import printable
+from m2dr.core.progress import is_main_process, printable, say
+from m2dr.core.report import Report
 from m2dr.core.requests import Blend
 
 MISTAKE, STOPPED = 2, 1  # exit codes
@@ -28,33 +30,23 @@ _BARE = {  # options whose number may be left out -> what they are then
 }
 
 
-def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> None:
-    """Print a line of a command; it may quote any text, id or file name.
-
-    Args:
-        line: the line; control characters are printed as escapes.
-        err: whether to print on standard error.
-        beside: a file that was written; if it is /dev/stdout, print on standard error.
-    """
-    click.echo(printable(line), err=err or str(beside) == "/dev/stdout")
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text, on standard error if `err`; control characters are printed as escapes."""
+    click.echo(printable(text), err=err)
 
 
-def echo_all(lines: Iterable[object]) -> None:
-    """Print lines, such as the paths of files that were written."""
-    for line in lines:
-        echo(str(line))
-
-
-def warn(sentences: Iterable[str], label: str = "Note") -> None:
-    """Print sentences on standard error, each behind a label."""
-    for sentence in sentences:
-        echo(f"{label}: {sentence}", err=True)
-
-
-def echo_json(value: object) -> None:
-    """Print a value as JSON, with paths as texts; control characters are escaped as JSON has it."""
-    text = json.dumps(value, indent=2, allow_nan=False, default=os.fspath)
-    echo(text.replace("\x7f", "\\u007f"))
+def show(report: Report, as_json: bool) -> None:
+    """Print a report, or its record as JSON; end with its exit code if that is not 0."""
+    text = str(report)
+    if as_json:
+        text = json.dumps(report.record(), indent=2, allow_nan=False, default=os.fspath)
+        text = text.replace("\x7f", "\\u007f")
+    if text and is_main_process():
+        echo(text, err=Path("/dev/stdout") in report.files)
+    for note in report.notes:
+        say(note)
+    if report.exit_code:
+        raise SystemExit(report.exit_code)
 
 
 class _Command(click.Command):
@@ -70,25 +62,32 @@ class Group(click.Group):
     """A group of commands, which names the nearest where there is none of a name."""
 
     def task(
-        self, *examples: str, name: str | None = None, cls: type[click.Command] = _Command
-    ) -> Callable[[Callable[..., None]], click.Command]:
-        """Return a decorator that makes a command whose help ends in examples.
+        self, name: str = "", cls: type[click.Command] = _Command
+    ) -> Callable[[Callable[..., Report]], click.Command]:
+        """Return a decorator that makes a command of a function, and prints its report.
+
+        Its help is the docstring of the function, which ends in examples.
 
         Args:
-            examples: command lines that work, without the word m2dr.
             name: of the command; that of the function by default.
             cls: of the command.
         """
 
-        def decorate(function: Callable[..., None]) -> click.Command:
-            summary = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
-            lines = "\n".join(f"  m2dr {line}" for line in examples)
+        def decorate(function: Callable[..., Report]) -> click.Command:
+            @functools.wraps(function)
+            def run(as_json: bool, **values: Any) -> None:  # of the options
+                show(function(**values), as_json)
+
+            told, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:")
             made = click.command(
-                name,
+                name or None,
                 cls,
-                short_help=" ".join(summary.split()),
-                epilog=f"\b\nExamples:\n{lines}" if examples else None,
-            )(function)
+                help=told,
+                short_help=" ".join(told.split("\n\n")[0].split()),
+                epilog="\b\nExamples:" + examples.replace("\n    ", "\n  "),
+            )(run)
+            told = "Print JSON alone on standard output."
+            made.params.append(click.Option(["--json", "as_json"], is_flag=True, help=told))
             self.add_command(made)
             return made
 

@@ -3,22 +3,22 @@
 import functools
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, Field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
-from click.core import ParameterSource
 
 from m2dr.core.errors import UserError
 from m2dr.core.option import Option, option_of
-from m2dr.core.records import Cut
+from m2dr.core.report import Report
 from m2dr.core.requests import PYDOCS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Result = TypeVar("Result")
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
-Described = Mapping[str, tuple[Field[Any], Hint]]  # fields that are options, and their types
+Described = dict[str, tuple[Field[Any], Hint]]  # fields that are options, and their types
 
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -46,44 +46,12 @@ class _Value(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             self.fail(str(error), param, ctx)
 
 
-# Of a command that prints a table; its function takes `as_json`, and prints by `echo_json`.
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON alone on standard output."
-)
-
-
-def cut_option(layer: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator of a command with `takes` that gives it --cut, a layer and a dim at once.
-
-    Args:
-        layer: the field of its request for the layer.
-    """
-    flag = f"--{layer.replace('_', '-')}"
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(request: Any, cut: Cut | None, **values: Any) -> None:  # any command's
-            if cut is not None:
-                if (getattr(request, layer), request.dim) != (None, None):
-                    raise UserError(f"--cut {cut} names layer and dim; leave {flag} and --dim out.")
-                request = replace(request, **{layer: cut.layer, "dim": cut.dim})
-            function(request, **values)
-
-        told = f"A layer and a dim at once, for {flag} and --dim."
-        return click.option("--cut", type=_Value(Cut.parse), metavar="L4D128", help=told)(run)
-
-    return decorate
-
-
-def _of_data(
-    function: Callable[..., None], described: Described, argument: bool
-) -> Callable[..., None]:
-    """Give a command that names a corpus the corpus as an argument too, --columns, --passages."""
+def _of_data(function: Callable[..., Result], described: Described) -> Callable[..., Result]:
+    """Give a command that names a corpus --columns, --passages, and it as its argument."""
     corpus = next((name for name in ("corpus", "corpora") if name in described), "")
     if not corpus:
         return function
-    each, hint = described[corpus]
-    many = _item(hint)[1]
+    many = _item(described[corpus][1])[1]
 
     @functools.wraps(function)
     def run(
@@ -91,10 +59,9 @@ def _of_data(
         passages: tuple[int, int] | None,
         data: Any = (),
         **values: Any,  # of the options
-    ) -> None:
+    ) -> Result:
         if data:
-            source = click.get_current_context().get_parameter_source(corpus)
-            if source is ParameterSource.COMMANDLINE:
+            if values[corpus]:
                 raise UserError("A corpus was given, and --corpus too; give one of them.")
             values[corpus] = data
         if columns or passages:
@@ -103,17 +70,17 @@ def _of_data(
             names = values[corpus] if many else [values[corpus] or PYDOCS]
             copies = [name_of_data(name, columns, passages=passages) for name in names]
             values[corpus] = tuple(copies) if many else copies[0]
-        function(**values)
+        return function(**values)
 
     told = "Columns that have other names than m2dr's."
-    command: Callable[..., None] = click.option(
+    command: Callable[..., Result] = click.option(
         "--columns", type=_Value(_columns), metavar="text=Body,id=ID", help=told
     )(run)
     told = "Divide long documents into passages of so many words, some shared with the one before."
     command = click.option("--passages", type=_Value(_passages), metavar="200:50", help=told)(
         command
     )
-    if argument and not (option_of(each) or Option()).is_argument:
+    if not any((option_of(other) or Option()).is_argument for other, _ in described.values()):
         nargs, metavar = (-1, "[CORPUS]...") if many else (1, "[CORPUS]")
         command = click.argument("data", nargs=nargs, metavar=metavar, required=False)(command)
     return command
@@ -134,42 +101,34 @@ def _columns(word: str) -> dict[str, str]:
     return {name.strip(): of.strip() for name, of in pairs}
 
 
-def takes(
-    kind: type[Any], argument: bool = True, **changes: Mapping[str, Any]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command an option for each field of a request.
-
-    The command is called with the request, and with the values of its other options by name.
+def takes(kind: type[Any], function: Callable[[Any], Result]) -> Callable[..., Result]:
+    """Return a function of a request as one of options, one for each field of the request.
 
     Args:
-        kind: a dataclass.
-        argument: whether a corpus may be an argument too.
-        changes: by field, attributes of its `Option` that this command has otherwise, or its
-            default, as `value`.
+        kind: of the request, a dataclass.
+        function: takes one.
     """
-    described = _described(kind)
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(**values: Any) -> None:  # of the options
-            given = {name: values.pop(name) for name in described}
-            required = {name for name, (each, _) in described.items() if each.default is MISSING}
-            function(
-                kind(**{n: v for n, v in given.items() if v not in (None, ()) or n in required}),
-                **values,
-            )
+    def run(**values: Any) -> Result:  # of the options
+        return function(kind(**_given(values)))
 
-        command = _of_data(run, described, argument)
-        for name, (each, hint) in reversed(described.items()):
-            command = _parameter(name, each, hint, **changes.get(name, {}))(command)
-        return command
+    run.__doc__ = kind.__doc__
+    return _with_options(_of_data(run, _described(kind)), _described(kind))
 
-    return decorate
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, ())}
+
+
+def _with_options(command: Callable[..., Result], described: Described) -> Callable[..., Result]:
+    for name, (each, hint) in reversed(described.items()):
+        command = _parameter(name, each, hint)(command)
+    return command
 
 
 def settings_of(
     kind: type[Any], folder: str, *names: str, resumes: bool = True
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
     """Return a decorator for a command that reads settings.
 
     It is called with the settings, the folder of the model, and its other options.
@@ -180,21 +139,22 @@ def settings_of(
         names: of the settings that have an option.
         resumes: whether an interrupted run can go on.
     """
-    described = _described(kind)
+    every = _described(kind)
+    described = {name: every[name] for name in names}
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., Report]) -> Callable[..., Report]:
         @functools.wraps(function)
         def run(
             config: str | None, words: tuple[str, ...], out: Path | None, **values: Any
-        ) -> None:
+        ) -> Report:
             from m2dr.tasks.training.run_folder import read_run
 
             resume, what = values.get("resume", False), folder.removeprefix("VARIANT")
-            refuse_both(resume, values["overwrite"])
-            given = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
-            function(*read_run(kind, what, config, words, given, out, resume), **values)
+            given = _given({name: values.pop(name) for name in names})
+            how = (config, words, given, out, resume, values["overwrite"])
+            return function(*read_run(kind, what, *how), **values)
 
-        command = _of_data(run, {name: described[name] for name in names}, True)
+        command = _of_data(run, described)
         told = "Begin again in a folder that is in use."
         command = click.option("--overwrite", is_flag=True, help=told)(command)
         if resumes:
@@ -208,11 +168,7 @@ def settings_of(
         command = click.option("--config", help=told)(command)
         told = f"Model folder; models/CORPUS-{folder} by default."
         command = click.option("--out", type=FOLDER, help=told)(command)
-        for name in reversed(names):
-            each, hint = described[name]
-            default = "" if each.default in (None, "", ()) else str(each.default)
-            command = _parameter(name, each, hint, value=None, default=default)(command)
-        return command
+        return _with_options(command, described)
 
     return decorate
 
@@ -233,12 +189,6 @@ def settings_command(kind: type[Any]) -> type[click.Command]:
                 formatter.write_dl(rows, col_max=36)
 
     return SettingsCommand
-
-
-def refuse_both(resume: bool, overwrite: bool) -> None:
-    """Raise UserError when both were given."""
-    if resume and overwrite:
-        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
 
 
 def _meaning(each: Field[Any], hint: Hint) -> str:
@@ -265,31 +215,26 @@ def _described(kind: type[Any]) -> dict[str, tuple[Field[Any], Hint]]:
     return {each.name: (each, hints[each.name]) for each in in_order if option_of(each)}
 
 
-def _parameter(
-    name: str,
-    each: Field[Any],
-    hint: Hint,
-    **changes: Any,  # of the option
-) -> Callable[[Command], Command]:
-    """Return the decorator that adds one field to a command."""
-    value = changes.pop("value", each.default)
-    described = replace(option_of(each) or Option(), **changes)
+def _parameter(name: str, each: Field[Any], hint: Hint) -> Callable[[Command], Command]:
+    """Return the decorator that adds one field to a command; None or () is not given."""
+    described, value = option_of(each) or Option(), each.default
     item, many = _item(hint)
     is_list = many and item in (int, float)
     required = value is MISSING
     if described.is_argument:
-        plain = each.name.upper() if required else f"[{each.name.upper()}]"
+        plain = name.upper() if required else f"[{name.upper()}]"
         return click.argument(
             name,
-            metavar=f"[{each.name.upper()}]..." if many else described.metavar or plain,
+            metavar=described.metavar or plain + "..." * many,
             nargs=-1 if many else 1,
             type=_type(item, described),
-            required=required and not many,
+            required=required,
         )
-    flags = described.flags or (f"--{each.name.replace('_', '-')}",)
-    if hint is bool and value is True:
-        flags = (f"{flags[0]}/--no-{flags[0][2:]}",)
-    is_empty = bool(described.default) or value is False or value in (None, "", ())
+    flags = described.flags or (f"--{name.replace('_', '-')}",)
+    is_empty = required or value is False or value in (None, "", ())
+    default = described.default or ("" if is_empty else _word(value))
+    if value is True:
+        default, flags = flags[0][2:], (f"{flags[0]}/--no-{flags[0][2:]}",)
     return click.option(
         *flags,
         name,
@@ -298,12 +243,11 @@ def _parameter(
         multiple=many,
         callback=_joined if is_list else None,
         required=required,
-        **({} if required else {"default": None if is_empty and hint is not bool else value}),
-        show_default=not (is_empty or required),
+        **({} if required else {"default": None}),  # None would be a value
         metavar=described.metavar or _metavar(item, is_list),
         help=described.help
         + f" Repeatable{', or with commas' * is_list}." * many
-        + f"  [default: {described.default}]" * bool(described.default),
+        + f"  [default: {default}]" * bool(default),
     )
 
 

@@ -1,12 +1,13 @@
-"""What each command is asked, with the help of every option.
+"""What each command is asked: its help, and that of every option.
 
 Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
 
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from m2dr.core.errors import UserError
 from m2dr.core.option import (
     REQUIRED,
     count,
@@ -24,6 +25,7 @@ Backend = Literal["local", "ray"]
 DocumentRuntime = Literal["auto", "torch", "openvino"]
 Retriever = Literal["model", "bm25"]
 Exits = Literal["", "index", "model"]  # of queries
+Request = TypeVar("Request")
 
 INDEXES = Path("indexes")
 HYBRID = 0.4  # weight of BM25 beside vectors: docs/search.md
@@ -70,6 +72,34 @@ def document_runtime_option() -> Any:  # a field
         "What encodes documents: torch, openvino, or auto, which is openvino on a CPU where it is "
         "installed, from 10,000 documents on.",
     )
+
+
+def cut_option(layer: str) -> Any:  # a field
+    """Return the field of a layer and a dim at once; `at_cut` reads it."""
+    told = f"A layer and a dim at once, for --{layer} and --dim."
+    return option(None, told, read=Cut.parse, metavar="L4D128")
+
+
+def at_cut(request: Request, layer: str) -> Request:
+    """Return a request whose `cut` is in the fields for its layer and its dim.
+
+    Raises:
+        UserError: the cut was given, and one of them too.
+    """
+    asked: Any = request
+    if asked.cut is None:
+        return request
+    if (getattr(asked, layer), asked.dim) != (None, None):
+        flag = layer.replace("_", "-")
+        raise UserError(f"--cut {asked.cut} names layer and dim; leave --{flag} and --dim out.")
+    parts: Any = {layer: asked.cut.layer, "dim": asked.cut.dim, "cut": None}
+    return replace(asked, **parts)  # type: ignore[no-any-return]  # of the same class
+
+
+def refuse_both(resume: bool, overwrite: bool) -> None:
+    """Raise UserError when both were given."""
+    if resume and overwrite:
+        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
 
 
 def of_queries(dtype: str) -> str:
@@ -162,7 +192,15 @@ class QueryOptions(Blend):
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What `m2dr data check` is asked."""
+    """Count what a corpus holds and what is wrong with it, and show its first rows.
+
+    It is read whole. NAME is what --corpus of other commands takes. A group is a query with a
+    relevant document, as a training draws it.
+
+    Examples:
+        m2dr data check pydocs
+        m2dr data check pairs.jsonl --strict --json
+    """
 
     corpus: str = option(REQUIRED, "A corpus, as of other commands.", is_argument=True)
     strict: bool = option(False, "End with exit code 1 if anything is wrong.")
@@ -170,7 +208,15 @@ class CheckRequest:
 
 @dataclass(frozen=True)
 class IndexRequest(_EncodesDocuments, _OfIndexes):
-    """What `m2dr index corpus` is asked."""
+    """Encode a corpus: a store per layer and an index per dim.
+
+    They are written to indexes/CORPUS/MODEL/layer-NN/dim-K. Where the corpus has changed since,
+    only texts that are new are encoded, at all layers that are there.
+
+    Examples:
+        m2dr index corpus docs.jsonl --dim 128
+        m2dr index corpus --corpus scifact --dims 128,384 --engine hnsw
+    """
 
     corpus: str = corpus_option()
     model: str = option("", NEWEST)
@@ -186,6 +232,7 @@ class IndexRequest(_EncodesDocuments, _OfIndexes):
         1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
     )
     runtime: DocumentRuntime = document_runtime_option()
+    resume: bool = option(False, "Go on after an interruption; the default.")
     overwrite: bool = option(False, "Encode again from the first document.")
     shard_rows: int = option(
         SHARD_ROWS,
@@ -211,7 +258,15 @@ class IndexRequest(_EncodesDocuments, _OfIndexes):
 
 @dataclass(frozen=True)
 class FitIndexRequest(_OfIndexes):
-    """What `m2dr index fit` is asked."""
+    """Fit words and exits on the documents of an index that has none, or a bridge to it.
+
+    Queries of any layer search it then, layer 0 runs none; over the bridge come those of another
+    model.
+
+    Examples:
+        m2dr index fit
+        m2dr index fit --corpus scifact --model minilm
+    """
 
     corpus: str = corpus_option()
     model: str = option("", OF_INDEX)
@@ -222,14 +277,28 @@ class FitIndexRequest(_OfIndexes):
 
 @dataclass(frozen=True)
 class ListRequest:
-    """What `m2dr index list` is asked."""
+    """List what is encoded and built, and what is half-written.
+
+    Examples:
+        m2dr index list
+        m2dr index list --indexes /data/indexes --json
+    """
 
     root: Path = root_option()
 
 
 @dataclass(frozen=True)
 class ImportRequest(_OfIndexes):
-    """What `m2dr index import` is asked."""
+    """Take vectors of another tool as a store and its indexes.
+
+    With --model they are that model's, and queries of any other are refused. Without it they need
+    no model: words of the documents are fitted to them, and queries run no layer. Pickles are not
+    read. m2dr index corpus with another --dim indexes one more prefix.
+
+    Examples:
+        m2dr index import v.npy --ids v.txt --corpus scifact --model minilm
+        m2dr index import answers.jsonl --corpus texts.jsonl
+    """
 
     vectors: Path = option(
         REQUIRED,
@@ -238,7 +307,7 @@ class ImportRequest(_OfIndexes):
         read=Path,
         is_argument=True,
     )
-    corpus: str = option(REQUIRED, "Corpus of the vectors, as for m2dr index corpus.")
+    corpus: str = option(PYDOCS, "Corpus of the vectors, as for m2dr index corpus.")
     model: str = option(
         "",
         "Folder or id of the model that made the vectors. Without it they need none: words of the "
@@ -272,7 +341,15 @@ class ImportRequest(_OfIndexes):
 
 @dataclass(frozen=True)
 class PushRequest:
-    """What `m2dr index push` is asked."""
+    """Write indexes to Milvus, a collection per layer and dim.
+
+    Given again, it goes on where it stopped. A collection is labelled with corpus, model, layer
+    and dim, and other vectors are refused. Search it with m2dr search --index milvus:URI.
+
+    Examples:
+        m2dr index push --uri http://localhost:19530
+        m2dr index push --uri milvus.db --corpus scifact --dims 128
+    """
 
     uri: str = option(REQUIRED, "http://HOST:19530, or FILE.db for Milvus Lite.")
     token: str = option("", "user:password or a key; $MILVUS_TOKEN by default.")
@@ -289,7 +366,15 @@ class PushRequest:
 
 @dataclass(frozen=True)
 class VerifyRequest(_OfIndexes):
-    """What `m2dr index verify` is asked."""
+    """Check all files of stores and indexes against their checksums.
+
+    A sample of the documents is encoded again. FOLDERS are stores, or folders above them; all
+    of --indexes by default. Ends with exit code 2 if anything is wrong.
+
+    Examples:
+        m2dr index verify
+        m2dr index verify indexes/scifact --sample 100
+    """
 
     folders: tuple[Path, ...] = option(
         (), "Stores, or folders above them; all of --indexes by default.", is_argument=True
@@ -342,8 +427,36 @@ class SearchRequest(_OfIndexes, QueryOptions):
 
 
 @dataclass(frozen=True)
+class QueriesRequest(SearchRequest):
+    """Search an index with a query, or with all queries of a file.
+
+    Examples:
+        m2dr search "read a file line by line"
+        m2dr search --query-layer 4 --dim 128 --topics queries.tsv --run run.trec
+    """
+
+    text: str = option("", "A query.", is_argument=True)
+    cut: Cut | None = cut_option("query-layer")
+    top_k: int | None = option(
+        None, "Documents per query; 1000 is usual with --run.", "--top-k", "-k", default="10",
+        least=1,
+    )  # fmt: skip
+    topics: Path | None = option(None, "Queries: id<tab>text lines, or JSONL.", is_file=True)
+    run_file: Path | None = option(None, "TREC run to write, of --topics.", "--run", is_file=True)
+
+
+@dataclass(frozen=True)
 class EncodeRequest(_EncodesDocuments):
-    """What `m2dr encode` is asked."""
+    """Write the vectors of texts, for any other tool.
+
+    FILE is a .txt file with a text per line, a .tsv file with an id and a text per line, a .jsonl
+    file whose records have a text and perhaps a title and an id, such as corpus.jsonl and
+    queries.jsonl of BEIR, or a corpus. Vectors of a model that compares by cosine have length one.
+
+    Examples:
+        m2dr encode texts.txt --out vectors.npy
+        m2dr encode queries.jsonl --query --layer 4 --dim 128 --out queries.npy
+    """
 
     file: str = option(
         REQUIRED,
@@ -364,11 +477,19 @@ class EncodeRequest(_EncodesDocuments):
         None, "Tokens of a batch, padding included; by default as many as suit the device.", least=1
     )
     runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
+    cut: Cut | None = cut_option("layer")
 
 
 @dataclass(frozen=True)
 class MineRequest(_OfIndexes):
-    """What `m2dr mine` is asked."""
+    """Find hard negatives to train with.
+
+    These are documents that rank high and are not known to answer.
+
+    Examples:
+        m2dr mine --out groups.jsonl
+        m2dr mine --retriever bm25 --corpus scifact --out groups.jsonl
+    """
 
     out: Path = option(REQUIRED, "JSONL file of training groups to write.", is_file=True)
     corpus: str = corpus_option()
@@ -397,7 +518,12 @@ class MineRequest(_OfIndexes):
 
 @dataclass(frozen=True)
 class Bm25Request:
-    """What `m2dr bm25` is asked."""
+    """Rank by BM25: a lexical TREC run to fuse with, or a baseline.
+
+    Examples:
+        m2dr bm25 --split test --run bm25.trec
+        m2dr bm25 --corpus scifact --topics queries.tsv --run bm25.trec
+    """
 
     run_file: Path = option(REQUIRED, "TREC run to write.", "--run", is_file=True)
     corpus: str = corpus_option()
@@ -409,7 +535,12 @@ class Bm25Request:
 
 @dataclass(frozen=True)
 class FuseRequest:
-    """What `m2dr fuse` is asked."""
+    """Fuse TREC runs, of m2dr or of any other tool, by reciprocal ranks.
+
+    Examples:
+        m2dr fuse bm25.trec dense.trec --out fused.trec
+        m2dr fuse a.trec b.trec c.trec.gz --top-k 100 --out top.trec
+    """
 
     runs: tuple[Path, ...] = option(REQUIRED, "TREC runs to fuse.", is_argument=True, is_file=True)
     out: Path = option(REQUIRED, "TREC run to write.", is_file=True)
@@ -453,7 +584,14 @@ def _split() -> Any:  # a field
 
 @dataclass(frozen=True)
 class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
-    """What `m2dr evaluate` is asked of retrieval."""
+    """Evaluate retrieval on any corpus.
+
+    It may be in BEIR or MS MARCO layout, pydocs, irds:ID or hf:ID.
+
+    Examples:
+        m2dr evaluate retrieval --corpus scifact --layers 2,4,6 --dims 64,384
+        m2dr evaluate retrieval --corpus irds:beir/nfcorpus/test --costs --json
+    """
 
     corpora: tuple[str, ...] = option(
         (),
@@ -512,7 +650,14 @@ class TaskRequest(_OnDevice):
 
 @dataclass(frozen=True)
 class StsRequest(TaskRequest):
-    """What `m2dr evaluate sts` is asked."""
+    """Sentence similarity: correlations with what people said.
+
+    The cosines of pairs are compared with their scores.
+
+    Examples:
+        m2dr evaluate sts --task stsb-test
+        m2dr evaluate sts --task sick-test --layers 2,4,6 --measure Pearson
+    """
 
     tasks: tuple[str, ...] = option(
         REQUIRED,
@@ -526,7 +671,14 @@ class StsRequest(TaskRequest):
 
 @dataclass(frozen=True)
 class PairsRequest(TaskRequest):
-    """What `m2dr evaluate pairs` is asked."""
+    """Pair classification: average precision, accuracy and F1.
+
+    Accuracy and F1 are those at the best threshold.
+
+    Examples:
+        m2dr evaluate pairs --task pairs.tsv
+        m2dr evaluate pairs --task pairs.tsv --layers 2,4,6 --measure cosine-F1
+    """
 
     tasks: tuple[str, ...] = option(
         REQUIRED,
@@ -543,7 +695,14 @@ class PairsRequest(TaskRequest):
 
 @dataclass(frozen=True)
 class ClassificationRequest(TaskRequest):
-    """What `m2dr evaluate classification` is asked."""
+    """Text classification: accuracy and macro F1.
+
+    A logistic regression is fitted on frozen vectors.
+
+    Examples:
+        m2dr evaluate classification --task banking77
+        m2dr evaluate classification --task data/mine --protocol full --measure F1
+    """
 
     tasks: tuple[str, ...] = option(
         REQUIRED,
@@ -564,7 +723,14 @@ class ClassificationRequest(TaskRequest):
 
 @dataclass(frozen=True)
 class MtebRequest(_OnDevice):
-    """What `m2dr evaluate mteb` is asked."""
+    """Any task of MTEB, at any cuts.
+
+    The Massive Text Embedding Benchmark fetches its data.
+
+    Examples:
+        m2dr evaluate mteb --task STS12
+        m2dr evaluate mteb --task NFCorpus --layers 2,4,6 --dims 64,384
+    """
 
     tasks: tuple[str, ...] = option(REQUIRED, "Name of a task in MTEB.", "--task")
     model: str = option("", NEWEST)
@@ -581,7 +747,15 @@ class MtebRequest(_OnDevice):
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What `m2dr compare` is asked."""
+    """Test which cuts differ significantly from a baseline.
+
+    Each cell of a grid is compared by a paired test. FOLDER holds the results of one model, as
+    results/pydocs/test/pydocs-full-dim.
+
+    Examples:
+        m2dr compare results/pydocs/test/pydocs-fitted --against bm25.trec
+        m2dr compare results/scifact/test/a --against results/scifact/test/b@L6D384
+    """
 
     folder: Path = option(
         REQUIRED, "Results of one model, as results/CORPUS/SPLIT/MODEL.", is_argument=True
@@ -601,7 +775,17 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class PickRequest(Blend):
-    """What `m2dr pick` is asked."""
+    """Name the best cut within a budget, and the Pareto frontier.
+
+    FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim. With a limit on
+    latency, bytes or multiply-adds the best of the cuts that fit is named; with a least quality
+    alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
+    are measured by m2dr evaluate retrieval --costs.
+
+    Examples:
+        m2dr pick results/pydocs/test/pydocs-fitted --latency 5ms
+        m2dr pick results/scifact/test/minilm --quality 97% --json
+    """
 
     folder: Path = option(
         REQUIRED, "Results of one model, as results/CORPUS/SPLIT/MODEL.", is_argument=True
@@ -631,7 +815,15 @@ class PickRequest(Blend):
 
 @dataclass(frozen=True)
 class FiguresRequest:
-    """What `m2dr figures` is asked."""
+    """Draw the papers' figures from folders of results.
+
+    RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
+    results itself, which is the default.
+
+    Examples:
+        m2dr figures
+        m2dr figures results/pydocs --format svg
+    """
 
     results: tuple[Path, ...] = option(
         (RESULTS,), "Folders of results: of a model, of several, or all of them.", is_argument=True
@@ -651,7 +843,15 @@ GRAPHS = ("onnx", "openvino")
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What `m2dr export` is asked."""
+    """Write a cut as a smaller model that stands alone, or as a graph.
+
+    The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
+    cut.
+
+    Examples:
+        m2dr export --layers 4 --out models/small
+        m2dr export --layers 0 --dim 128 --out models/table
+    """
 
     out: Path = option(REQUIRED, "Folder of the smaller model.")
     model: str = option("", NEWEST)
@@ -683,7 +883,14 @@ def _own_model() -> Any:  # a field
 
 @dataclass(frozen=True)
 class CardRequest:
-    """What `m2dr card` is asked."""
+    """Write a model's README.md with what was measured since.
+
+    Text between its two comments, and metadata such as a license, are kept.
+
+    Examples:
+        m2dr card models/pydocs-full-dim
+        m2dr card models/pydocs-fitted --results results/scifact
+    """
 
     model: Path = _own_model()
     results: tuple[Path, ...] = option(
@@ -693,7 +900,15 @@ class CardRequest:
 
 @dataclass(frozen=True)
 class PushModelRequest:
-    """What `m2dr push` is asked."""
+    """Upload a model to the Hugging Face hub.
+
+    Given again, it goes on where it stopped. ID is OWNER/NAME. Only files of the model are
+    sent: no checkpoints, logs or hidden files.
+
+    Examples:
+        m2dr push models/pydocs-full-dim OWNER/NAME --dry-run
+        m2dr push models/pydocs-full-dim OWNER/NAME --private
+    """
 
     model: Path = _own_model()
     id: str = option(REQUIRED, "Name of the model on the hub: OWNER/NAME.", is_argument=True)
@@ -709,7 +924,12 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class ServeRequest(_OfIndexes, QueryOptions):
-    """What `m2dr serve` is asked."""
+    """Serve indexes over HTTP: search, embeddings and a page.
+
+    Examples:
+        m2dr serve --index indexes/pydocs --port 8080
+        m2dr serve --corpus pydocs --model models/fitted --token-env M2DR_TOKEN
+    """
 
     indexes: tuple[str, ...] = option(
         (),

@@ -3,7 +3,6 @@
 Shapes: L layers, N texts, Q queries, H width, D dims of the cut.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from m2dr.core.errors import UserError, counted, nearest, require
 from m2dr.core.files import atomic_path, lock_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut
+from m2dr.core.report import Report, timed
 from m2dr.core.requests import MtebRequest
 from m2dr.evaluation.grid import Grid, as_json, text_table, write_grid
 from m2dr.index.vectors import prefixes
@@ -98,14 +98,13 @@ class MtebScore:
 
 
 @dataclass(frozen=True)
-class MtebReport:
+class MtebReport(Report):
     """The scores of a grid of cuts, and the folder of MTEB's result files."""
 
     model: str
     scores: Mapping[Cut, Sequence[MtebScore]]
     grids: tuple[Grid, ...]  # one for each task and split
     folder: Path
-    seconds: float
 
     def __str__(self) -> str:
         cuts = tuple(self.scores)
@@ -130,6 +129,7 @@ class MtebReport:
         return {"grids": [as_json(grid) for grid in self.grids], "scores": scores, **report}
 
 
+@timed
 def evaluate_mteb(request: MtebRequest) -> MtebReport:
     """Run tasks of MTEB at every asked cut of a model; write MTEB's result of each, and grids.
 
@@ -139,7 +139,6 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
         UserError: mteb is not installed, a task is unknown, its data cannot be loaded, or the
             model has no such cut.
     """
-    begun = time.monotonic()
     require("mteb", "mteb", "mteb")  # whose import takes ten seconds
     model = request.model or newest_model()
     card = read_card(model)
@@ -172,7 +171,7 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
                 grids.append(Grid(name, *place, texts, cells, unit="texts"))
         for grid in grids:
             write_grid(grid, request.out / grid.corpus / grid.split / grid.model)
-    return MtebReport(name, scores, tuple(grids), folder, time.monotonic() - begun)
+    return MtebReport(name, scores, tuple(grids), folder)
 
 
 def run_task(encoder: Encoder, task: Any, folder: Path) -> list[MtebScore]:  # mteb's AbsTask

@@ -29,6 +29,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from m2dr import __version__
 from m2dr.core.errors import UserError
 from m2dr.core.option import Option, option_of
+from m2dr.core.progress import say
+from m2dr.core.report import Report
 from m2dr.core.requests import LOOPBACK, Blend, ServeRequest
 from m2dr.serve.service import Meters, Refused, Service, Table
 
@@ -36,7 +38,6 @@ LOG = logging.getLogger("m2dr.serve")
 PAGE = Path(__file__).parent / "page"
 _LAST = 30  # seconds that requests have to be answered in, at the end
 
-Say = Callable[[str], None]
 Text = Annotated[str, Field(max_length=32_768)]
 Texts = Annotated[  # fail_fast, as an error for each item would take a second
     list[Text], Field(min_length=1, max_length=256, fail_fast=True)
@@ -402,12 +403,8 @@ class _Limits:
             LOG.info(json.dumps(event))
 
 
-def serve(request: ServeRequest, say: Say) -> None:
+def serve(request: ServeRequest) -> Report:
     """Serve indexes until the process is told to stop; then answer what has arrived.
-
-    Args:
-        request: what is served, and how.
-        say: told the address, and what a person should know.
 
     Raises:
         UserError: the port is taken, the token is not set, or an index cannot be opened.
@@ -452,3 +449,4 @@ def serve(request: ServeRequest, say: Say) -> None:
             ended.set()
             service.batcher.stop()
             warming.join()  # a process that ends while torch runs in a thread is aborted
+    return Report()

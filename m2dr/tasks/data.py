@@ -1,13 +1,14 @@
 """`m2dr data check`: read a corpus whole, and count what it holds and what is wrong with it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from m2dr.core.errors import counted
 from m2dr.core.progress import progress
+from m2dr.core.report import Report
 from m2dr.core.requests import CheckRequest
 from m2dr.data.dataset import Dataset, is_document
 from m2dr.data.loaders import unread
@@ -20,7 +21,7 @@ SHOWN = 3  # rows
 
 
 @dataclass(frozen=True)
-class DataReport:
+class DataReport(Report):
     """What a corpus holds.
 
     Attributes:
@@ -57,6 +58,11 @@ def check_data(request: CheckRequest) -> DataReport:
     Raises:
         UserError: there is no such data, or something in it is malformed.
     """
+    report = _checked(request)
+    return replace(report, exit_code=int(request.strict and bool(report.problems)))
+
+
+def _checked(request: CheckRequest) -> DataReport:
     if recognises_sentences(request.corpus):
         path, *others = paths_of(request.corpus)
         # A table of documents has a column of texts too.

@@ -1,17 +1,17 @@
 """`m2dr encode`: the vectors of all texts of a file, at one cut."""
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, counted
 from m2dr.core.files import atomic_path, refuse_same_file, write_text
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Side
-from m2dr.core.requests import EncodeRequest
+from m2dr.core.report import Report, timed
+from m2dr.core.requests import EncodeRequest, at_cut
 from m2dr.data.loaders import open_texts
 from m2dr.data.tokens import batched
 from m2dr.tasks.embed import AT_ONCE
@@ -20,15 +20,19 @@ from m2dr.tasks.models import newest_model
 
 
 @dataclass(frozen=True)
-class EncodeReport:
+class EncodeReport(Report):
     """The vectors that `m2dr encode` wrote."""
 
     texts: int
     model: str
     cut: Cut
-    seconds: float
+
+    def __str__(self) -> str:
+        what = f"{counted(self.texts, 'texts', ',')}, {self.cut} of {self.model}"
+        return f"{what}, {self.seconds:,.0f} s: {self.files[0]}"
 
 
+@timed
 def encode(request: EncodeRequest) -> EncodeReport:
     """Encode all texts of a file at one cut, and write their vectors in its order.
 
@@ -38,7 +42,7 @@ def encode(request: EncodeRequest) -> EncodeReport:
         UserError: a line is malformed, there is none, there is no such model or cut, the format
             is not known, or two of the files are the same.
     """
-    begun = time.monotonic()
+    request = at_cut(request, "layer")
     if request.out.suffix != ".npy":
         raise UserError(f"--out {request.out} does not end in .npy.")
     if request.query and request.dtype == "int8":
@@ -83,4 +87,5 @@ def encode(request: EncodeRequest) -> EncodeReport:
     if request.ids:
         write_text(request.ids, "".join(f"{each}\n" for each in ids))
     cut = Cut(encoder.layer, encoder.dim)
-    return EncodeReport(total, encoder.name, cut, time.monotonic() - begun)
+    paths = (request.out, request.ids) if request.ids else (request.out,)
+    return EncodeReport(total, encoder.name, cut, files=paths)

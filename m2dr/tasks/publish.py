@@ -5,11 +5,20 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import error_summary, lock_folder
 from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, MeasuredCut, ModelCard
-from m2dr.core.requests import GRAPHS, RESULTS, CardRequest, ExportRequest, PushModelRequest
+from m2dr.core.report import Report
+from m2dr.core.requests import (
+    GRAPHS,
+    RESULTS,
+    CardRequest,
+    ExportRequest,
+    PushModelRequest,
+    at_cut,
+)
 from m2dr.evaluation.costs import bytes_per_document
 from m2dr.evaluation.grid import GRID, by_code
 from m2dr.model import checkpoint
@@ -36,19 +45,15 @@ FILES = (
 _IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
 
 
-def export_model(request: ExportRequest) -> tuple[str, ...]:
+def export_model(request: ExportRequest) -> Report:
     """Write a cut as a folder or a graph, the first layers of a model, or the words of layer 0.
 
     Raises:
         UserError: options contradict each other, there is no such model or cut, it was neither
             fitted nor trained, or `out` holds something or lies in the model.
     """
-    model = request.model or newest_model()
-    if request.cut is not None and (request.layers is not None or request.dim is not None):
-        raise UserError(f"--cut {request.cut} was given beside --layers or --dim.")
+    request, model = at_cut(request, "layers"), request.model or newest_model()
     layer, dim = request.layers, request.dim
-    if request.cut:
-        layer, dim = request.cut.layer, request.cut.dim
     if layer is None:
         raise UserError("No cut was named, by --cut L4D128 or by --layers 4.")
     if request.format and request.format not in GRAPHS:
@@ -60,16 +65,18 @@ def export_model(request: ExportRequest) -> tuple[str, ...]:
         raise UserError(f"--out {request.out} lies in the folder of the model that is exported.")
     if layer == 0:
         words, dims = write_words(model, request.out, dim, request.exits)
-        return (f"Layer 0: {words:,} words, {dims} dims; {request.out}",)
-    if dim is None and request.exits is None and not request.format:
+        text = f"Layer 0: {words:,} words, {dims} dims; {request.out}"
+    elif dim is None and request.exits is None and not request.format:
         card = checkpoint.export_cut(model, layer, request.out)
         cuts = ", ".join(map(str, card.cuts)) or "none"
-        line = f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {request.out}"
-        return (line,)
-    return _export_cut(request, model, Cut(layer, dim or checkpoint.read_card(model).width))
+        text = f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {request.out}"
+    else:
+        cut = Cut(layer, dim or checkpoint.read_card(model).width)
+        text = "\n".join(_export_cut(request, model, cut))
+    return Report(text=text, files=(request.out,))
 
 
-def _export_cut(request: ExportRequest, model: str, cut: Cut) -> tuple[str, ...]:
+def _export_cut(request: ExportRequest, model: str, cut: Cut) -> list[str]:
     card, exits = checkpoint.read_card(model), request.exits
     if exits and cut.layer == card.layers:
         raise UserError(f"--exits was given with {cut}; an index has exits below the last layer.")
@@ -108,7 +115,7 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> tuple[str, ...]
     if record.query_only:
         documents = Cut(record.full.layer, cut.dim)
         lines.append(f"{cut} encodes queries, and finds documents of {documents}; export both.")
-    return tuple(lines)
+    return lines
 
 
 def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[MeasuredCut]:
@@ -168,22 +175,7 @@ def save_model(model: str, layers: int, out: Path) -> ModelCard:
         return checkpoint.save(encoder, tokenizer, encoder.card, out)
 
 
-@dataclass(frozen=True)
-class CardReport:
-    """The card that was written."""
-
-    path: Path
-    grids: tuple[MeasuredGrid, ...]
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that say what the card shows."""
-        for grid in self.grids:
-            place, cuts = f"{grid.corpus} {grid.split}".strip(), counted(len(grid.cells), "cuts")
-            yield f"{place}: {', '.join(grid.measures)} of {cuts}"
-        yield f"{self.path}" + ", without results" * (not self.grids)
-
-
-def write_card(request: CardRequest) -> CardReport:
+def write_card(request: CardRequest) -> Report:
     """Write README.md from m2dr.json, the settings of the training and the model's results.
 
     What a person wrote between the two comments, and metadata that m2dr does not write, are kept.
@@ -210,7 +202,13 @@ def write_card(request: CardRequest) -> CardReport:
         )
         settings = read_training_settings(folder / TRAINING)
         write_readme(card, folder, settings, grids, export=checkpoint.read_exported(folder))
-    return CardReport(folder / README, grids)
+    lines = [
+        f"{grid.corpus} {grid.split}".strip()
+        + f": {', '.join(grid.measures)} of {counted(len(grid.cells), 'cuts')}"
+        for grid in grids
+    ]
+    lines.append(f"{folder / README}" + ", without results" * (not grids))
+    return Report(text="\n".join(lines), files=(folder / README,))
 
 
 def _require_own(folder: Path) -> None:
@@ -246,29 +244,31 @@ def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelR
 
 
 @dataclass(frozen=True)
-class PushedModel:
+class PushedModel(Report):
     """What was uploaded, or would be."""
 
     id: str
     revision: str
-    files: Mapping[str, int]  # path -> bytes
+    sizes: Mapping[str, int]  # file -> bytes
     url: str  # of the commit; empty where nothing was sent
     commit: str  # its hash
 
     @property
     def bytes(self) -> int:
         """Size of all files."""
-        return sum(self.files.values())
+        return sum(self.sizes.values())
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that say what was sent, or would be."""
-        for name, size in self.files.items():
-            yield f"{size:>15,}  {name}"
-        what = f"{counted(len(self.files), 'files')}, {self.bytes / 1e6:,.1f} MB"
-        if self.url:
-            yield f"{what}: {self.url}"
-        else:
-            yield f"{what} would go to {self.id}, branch {self.revision}; nothing was sent."
+    def __str__(self) -> str:
+        end = f" would go to {self.id}, branch {self.revision}; nothing was sent."
+        end = f": {self.url}" if self.url else end
+        lines = [f"{size:>15,}  {name}" for name, size in self.sizes.items()]
+        what = f"{counted(len(lines), 'files')}, {self.bytes / 1e6:,.1f} MB{end}"
+        return "\n".join([*lines, what])
+
+    def record(self) -> Any:  # a dict
+        """Return the fields, with the sizes as `files`, and their sum."""
+        record = super().record()
+        return record | {"files": record.pop("sizes"), "bytes": self.bytes}
 
 
 def push_layers(request: PushModelRequest, layers: int) -> PushedModel:

@@ -85,7 +85,7 @@ def test_cut_is_the_first_layers(prompted: Path, tmp_path: Path) -> None:
 def test_vectors_of_index_and_search(prompted: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     where = {"root": tmp_path / "indexes", **FP32}
     request = IndexRequest(str(tiny_corpus), str(prompted), (8,), (2,), store="f32", **where)
-    (folder,) = index_corpus(request).folders
+    (folder,) = index_corpus(request).files
     store = open_store(folder.parent)
     stored = np.concatenate([block for _, block in store.blocks()])
     searcher = Searcher(SearchRequest(str(tiny_corpus), str(prompted), 2, 2, 8, **where))

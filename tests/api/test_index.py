@@ -227,7 +227,7 @@ def test_an_index_that_lies_elsewhere_by_a_link_is_changed_there(
     }  # fmt: skip
     (listed,) = list_stores(root)
     assert (listed.documents, listed.indexes) == (9, ("8", "16"))
-    (verdict,) = m2dr.index_verify(root=root, device="cpu", sample=1)
+    (verdict,) = m2dr.index_verify(root=root, device="cpu", sample=1).verdicts
     assert (verdict.problems, verdict.notes) == ((), ())
 
 

@@ -42,7 +42,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_every_kind_of_figure_in_every_format(results: Path, tmp_path: Path) -> None:
-    files = draw_figures(FiguresRequest((results,), tmp_path / "out", formats=("png", "svg")))
+    files = draw_figures(FiguresRequest((results,), tmp_path / "out", formats=("png", "svg"))).files
 
     names = {path.name for path in files}
     stems = ("layers", "gap-to-whole", "against-latency", "against-bytes", "models", "heat-plain")
@@ -55,7 +55,7 @@ def test_the_gap_to_separate_takes_one_model_per_cut(results: Path, tmp_path: Pa
     for seed, cut in enumerate((Cut(2, 8), Cut(4, 32))):
         left(apart / str(cut), str(cut), seed + 7)
 
-    files = draw_figures(FiguresRequest((results,), tmp_path / "out", separate=apart))
+    files = draw_figures(FiguresRequest((results,), tmp_path / "out", separate=apart)).files
 
     joined = joined_grid(apart)
     assert joined.cuts == (Cut(2, 8), Cut(4, 32))

@@ -208,7 +208,8 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
 def test_layer_0_is_words_of_the_corpus(language: str, ask: Ask) -> None:
     request = ask(exits=False)
     index_corpus(request)
-    (folder, record) = fit_index(replace(fit_of(request), language=language))
+    fitted = fit_index(replace(fit_of(request), language=language))
+    (folder,), record = fitted.files, fitted.exits
     table, texts = WordTable.open(folder), ["decode a packed file", "list", "unheard", "?"]
 
     plan = plan_query(

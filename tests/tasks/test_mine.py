@@ -69,7 +69,7 @@ def test_what_answers_or_scores_as_an_answer_does_is_no_negative(beir: Beir) -> 
 
     # d9 is skipped, and clone with it; d8 answers a query of the same text, d7 this one, and copy
     # reads as d7 does; d6 scores above .95 of d8; d4 reads as twin does, which ranks before it.
-    assert mined(report.out) == {"q1": ["d5", "twin", "d3"], "q2": ["d5", "twin", "d3"]}
+    assert mined(report.files[0]) == {"q1": ["d5", "twin", "d3"], "q2": ["d5", "twin", "d3"]}
     assert (report.queries, report.negatives, report.bare) == (2, 6, 0)
 
 
@@ -79,8 +79,8 @@ def test_answers_take_no_place_of_the_candidates(beir: Beir) -> None:
 
     report = mine(bm25(corpus, margin=0, depth=2, negatives=2))
 
-    assert mined(report.out)["q"] == ["d2", "d1"]
-    assert len(mined(report.out)["r"]) == 2
+    assert mined(report.files[0])["q"] == ["d2", "d1"]
+    assert len(mined(report.files[0])["r"]) == 2
     with pytest.raises(UserError, match="--skip 2 .* --depth 2"):
         mine(bm25(corpus, depth=2, skip=2, overwrite=True))
 
@@ -93,7 +93,7 @@ def test_the_querys_own_document_is_dropped_where_the_data_set_drops_it(
 
     report = mine(bm25(corpus, margin=0, negatives=2))
 
-    assert mined(report.out) == {"d9": kept}
+    assert mined(report.files[0]) == {"d9": kept}
 
 
 def test_the_loader_reads_what_was_mined(beir: Beir) -> None:
@@ -106,7 +106,7 @@ def test_the_loader_reads_what_was_mined(beir: Beir) -> None:
     report = mine(bm25(corpus, margin=0))
 
     assert report.queries == 2
-    before, after = open_dataset(str(corpus)), open_dataset(str(report.out))
+    before, after = open_dataset(str(corpus)), open_dataset(str(report.files[0]))
     assert [query.text for query in after.queries("train")] == ["cat", "cat tree"]
     assert after.negatives("train") == {"q1": ("d4",), "q2": ("d1", "d4")}  # d2 is q1
     for docid in ("d1", "d2", "d4"):
@@ -200,7 +200,7 @@ def test_a_model_mines_what_a_full_scan_would(
         by_model(query_layer=layer, dim=dim, margin=margin, skip=skip, depth=depth, negatives=4)
     )
 
-    found = mined(report.out)
+    found = mined(report.files[0])
     for query, scores in cosines(model, corpus, layer, dim).items():
         answers = {f"d{int(query[1:])}", f"d{int(query[1:]) + 9}"}
         best = max(scores[docid] for docid in answers)

@@ -139,4 +139,4 @@ def test_costs_of_a_model_that_was_trained_again_are_told_of(folder: Path) -> No
     write_record(folder / PROVENANCE, made)
 
     (note,) = pick_cut(PickRequest(folder)).notes
-    assert note.startswith("the costs are of models/mine with other weights")
+    assert "the costs are of models/mine with other weights" in note

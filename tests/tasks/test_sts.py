@@ -89,7 +89,7 @@ def test_several_tasks_end_in_their_mean(tiny_backbone: Path, task: Path, tmp_pa
             assert mean.cells[cut][name] == pytest.approx(both / 2)
     assert (tmp_path / "r" / "mean-of-tiny-test+other" / "tiny-bert" / "grid.json").exists()
     assert "the mean over tiny-test, other, each counted alike" in str(report)
-    assert len(report.figures) == 3
+    assert len(report.files) == 3
 
 
 def test_a_short_name_means_the_file_where_data_lies(

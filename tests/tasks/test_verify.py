@@ -33,7 +33,9 @@ def folder(tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path) -> Path:
 
 
 def problems(folder: Path, corpus: Path, sample: int = 4) -> str:
-    (verdict,) = verify(VerifyRequest((folder,), corpus=str(corpus), sample=sample, device="cpu"))
+    (verdict,) = verify(
+        VerifyRequest((folder,), corpus=str(corpus), sample=sample, device="cpu")
+    ).verdicts
     return " ".join(verdict.problems)
 
 
@@ -128,7 +130,7 @@ def test_a_changed_byte_in_any_file_is_named_and_its_search_refused(
         flip(path)
         root, own = (made, searches) if made in path.parents else (given, of_given)
         refused = any(map(refuses, own))
-        verdicts = m2dr.index_verify(folders=[root], device="cpu", sample=1)
+        verdicts = m2dr.index_verify(folders=[root], device="cpu", sample=1).verdicts
         told = " ".join(problem for verdict in verdicts for problem in verdict.problems)
         assert path.name in told or path.name == "corpus.jsonl", path
         assert told

@@ -14,6 +14,7 @@ from m2dr.core.arrays import Float64
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import short_name
 from m2dr.core.records import Cut, Ranking, Run
+from m2dr.core.report import Report
 from m2dr.core.requests import ALPHA, CompareRequest
 from m2dr.data.qrels import read_judgements
 from m2dr.evaluation.comparison import Comparison, write_comparison
@@ -28,14 +29,10 @@ USUAL = "nDCG@10"
 
 
 @dataclass(frozen=True)
-class CompareReport:
-    """The comparisons, and the files that they were written to; `str` is their tables."""
+class CompareReport(Report):
+    """The comparisons, and the files that they were written to."""
 
     comparisons: tuple[Comparison, ...]
-    files: tuple[Path, ...]
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self.comparisons))
 
     def record(self) -> dict[str, Any]:
         """Return what the command prints as JSON."""
@@ -67,7 +64,8 @@ def compare_folders(request: CompareRequest) -> CompareReport:
         raise UserError("Two baselines have one name; compare each alone, with its own --out.")
     for name, one in by_name.items():
         files += write_comparison(one, (request.out or request.folder) / short_name(name))
-    return CompareReport(tuple(comparisons), tuple(files))
+    text = "\n".join(["\n\n".join(map(str, comparisons)), *map(str, files)])
+    return CompareReport(tuple(comparisons), text=text, files=tuple(files))
 
 
 def compare(

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -13,6 +12,7 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
 from m2dr.core.records import F32, Cut
+from m2dr.core.report import Report, timed
 from m2dr.core.requests import CompareRequest, EvaluateRequest, of_queries
 from m2dr.data import beir
 from m2dr.evaluation.comparison import Comparison
@@ -71,19 +71,20 @@ class CorpusResult:
 
 
 @dataclass(frozen=True)
-class EvaluateReport:
-    """The grids of all corpora, and where they were written; `str` is their tables."""
+class EvaluateReport(Report):
+    """The grids of all corpora, and where they were written."""
 
     places: tuple[CorpusResult, ...]  # one for each corpus
     means: tuple[Grid, ...]  # over several corpora, of each model
     comparisons: tuple[Comparison, ...]  # of each model with each baseline
     costs: tuple[Costs, ...]  # of each model on each corpus
     out: Path
-    seconds: float
 
     def __str__(self) -> str:
         means = (text_tables(tuple(grids)) for _, grids in groupby(self.means, lambda g: g.corpus))
-        return "\n\n".join([*map(str, self.places), *means, *map(str, self.comparisons)])
+        tables = "\n\n".join([*map(str, self.places), *means, *map(str, self.comparisons)])
+        end = f"{self.seconds:,.0f} s; tables and runs in {self.folder}"
+        return "\n".join([tables, end, *map(str, self.files)])
 
     def record(self) -> dict[str, Any]:
         """Return the grids, comparisons and costs with the names that their files have."""
@@ -93,7 +94,7 @@ class EvaluateReport:
             "comparisons": [one.record() for one in self.comparisons],
             "costs": [as_json(one) for one in self.costs],
             "folder": self.folder,
-            "figures": self.figures,
+            "figures": self.files,
             "seconds": self.seconds,
         }
 
@@ -107,11 +108,6 @@ class EvaluateReport:
         """Folder of the tables and runs."""
         return self.places[0].folder if len(self.places) == 1 else self.out
 
-    @property
-    def figures(self) -> tuple[Path, ...]:
-        """Figures of all corpora."""
-        return tuple(chain.from_iterable(place.figures for place in self.places))
-
 
 @dataclass(frozen=True)
 class _Corpus:
@@ -123,6 +119,7 @@ class _Corpus:
     folder: Path  # of the results
 
 
+@timed
 def evaluate(request: EvaluateRequest) -> EvaluateReport:
     """Measure every asked cut of every asked model on every corpus; write tables, runs, figures.
 
@@ -133,7 +130,6 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
         UserError: a corpus, split, model, measure or cut is not there, or two corpora share a
             folder; before any weight is loaded, as far as it can be known.
     """
-    begun = time.monotonic()
     names = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
     if not names:
         raise UserError("No corpus was asked for; give --corpus or --suite.")
@@ -167,8 +163,10 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
         if request.costs:
             own = replace(request, models=(model,), corpora=(place.corpus,), split=place.split)
             costs.append(measure_costs(own, folder))
-    seconds = time.monotonic() - begun
-    return EvaluateReport(every, means, tuple(comparisons), tuple(costs), request.out, seconds)
+    figures = tuple(chain.from_iterable(place.figures for place in every))
+    return EvaluateReport(
+        every, means, tuple(comparisons), tuple(costs), request.out, files=figures
+    )
 
 
 def corpora_of(suite: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m2dr.core.errors import UserError
+from m2dr.core.report import Report
 from m2dr.core.requests import FiguresRequest
 from m2dr.evaluation import figures
 from m2dr.evaluation.costs import BYTES, COSTS, LATENCY, Costs, read_costs
@@ -41,8 +42,8 @@ class ModelResult:
     provenance: Provenance | None  # None: not recorded
 
 
-def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
-    """Draw all figures that the results allow, a folder per corpus and split; return the files.
+def draw_figures(request: FiguresRequest) -> Report:
+    """Draw all figures that the results allow, a folder per corpus and split.
 
     Raises:
         UserError: no grid is there, grids of one place are of different queries or have one name,
@@ -66,7 +67,7 @@ def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
                     files.append(
                         figures.save(figure, request.out / plain(place) / f"{name}.{kind}")
                     )
-    return tuple(files)
+    return Report(files=tuple(files))
 
 
 OWN_EXITS = ".model-exits"  # ends the name of results by a model's own exits

@@ -5,6 +5,7 @@ from typing import Any
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut
+from m2dr.core.report import Report
 from m2dr.core.requests import PickRequest
 from m2dr.evaluation.costs import (
     BYTES,
@@ -28,7 +29,7 @@ from m2dr.tasks.evaluating.compare import USUAL, grid_of
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Report):
     """The chosen cut, and the candidates; `str` is the choice and the frontier as a table."""
 
     chosen: Candidate
@@ -40,7 +41,6 @@ class Choice:
     percentile: int  # of the latencies: 50 or 95
     whole: Cut  # the full model, whose quality is a share of 1
     budget: Budget
-    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         quality = f"{self.measure} {format_score(self.chosen.quality)}"
@@ -75,7 +75,6 @@ class Choice:
             [
                 f"{chosen.cut}: {measure} {format_score(chosen.quality)} "
                 f"({self.share(chosen):.1%} of {self.whole}); {costs}",
-                *(f"Note: {note}" for note in self.notes),
                 "",
                 f"Frontier: {measure} against query latency (p{self.percentile}) and bytes per "
                 f"document; {len(self.frontier)} of {counted(len(self.candidates), 'cuts')}, * "
@@ -150,8 +149,8 @@ def pick_cut(request: PickRequest) -> Choice:
     made = read_provenance(folder)
     if made and made.fingerprint != costs.fingerprint:
         notes.append(
-            f"the costs are of {costs.model} with other weights than the results have; measure "
-            "them again"
+            f"Note: the costs are of {costs.model} with other weights than the results have; "
+            "measure them again"
         )
     return Choice(
         chosen=chosen,

@@ -4,7 +4,6 @@ Shapes: L layers, N distinct texts, H width, P pairs.
 """
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from m2dr.core.errors import UserError, counted, nearest, require
 from m2dr.core.files import lock_folder, short_name
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard
+from m2dr.core.report import Report, timed
 from m2dr.core.requests import ClassificationRequest, PairsRequest, StsRequest, TaskRequest
 from m2dr.data import sentences
 from m2dr.data.tables import is_hub
@@ -73,22 +73,22 @@ class SentenceTask:
 
 
 @dataclass(frozen=True)
-class TaskReport:
-    """The grids of all tasks, and where they were written; `str` is a table per task."""
+class TaskReport(Report):
+    """The grids of all tasks, and where they were written."""
 
     tasks: tuple[tuple[Grid, ...], ...]  # of each task a grid per model; of several the mean last
     measures: tuple[str, ...]  # those that are shown
-    figures: tuple[Path, ...]
     folder: Path
-    seconds: float
 
     def __str__(self) -> str:
-        return "\n\n".join(text_tables(grids, self.measures) for grids in self.tasks)
+        tables = "\n\n".join(text_tables(grids, self.measures) for grids in self.tasks)
+        end = f"{self.seconds:,.0f} s; tables and runs in {self.folder}"
+        return "\n".join([tables, end, *map(str, self.files)])
 
     def record(self) -> dict[str, Any]:
         """Return the grids with the names that their files have."""
         grids = [as_json(grid) for grids in self.tasks for grid in grids]
-        report = {"figures": self.figures, "seconds": self.seconds, "folder": self.folder}
+        report = {"figures": self.files, "seconds": self.seconds, "folder": self.folder}
         return {"grids": grids, **report}
 
 
@@ -160,6 +160,7 @@ def evaluate_classification(request: ClassificationRequest) -> TaskReport:
     return measure_tasks(request, opened)
 
 
+@timed
 def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -> TaskReport:
     """Measure every asked cut of every asked model on every task; write tables and figures.
 
@@ -170,7 +171,6 @@ def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -
     Raises:
         UserError: as `opened`; two tasks would write to one folder; an encoder lacks a cut.
     """
-    begun = time.monotonic()
     tasks = [opened(name) for name in request.tasks]
     for name, count in Counter(task.name for task in tasks).items():
         if count > 1:
@@ -189,8 +189,7 @@ def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -
             file = f"{short_name(f'{drawn}_{measure}')}.png"
             figures.append(_folder(request.out, grids[0].corpus, grids[0].split) / file)
             quality_over_dims(grids, measure, figures[-1])
-    seconds = time.monotonic() - begun
-    return TaskReport(by_task, request.measures, tuple(figures), request.out, seconds)
+    return TaskReport(by_task, request.measures, request.out, files=tuple(figures))
 
 
 def _grids(

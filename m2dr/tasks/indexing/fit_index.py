@@ -4,7 +4,7 @@ Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 """
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from m2dr.core.files import (
 )
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits
+from m2dr.core.report import Report
 from m2dr.core.requests import FitIndexRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
@@ -104,8 +105,15 @@ def refit_words(store: Store, dataset: Dataset) -> None:
     )
 
 
-def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
-    """Fit exits on the documents of an index that is there; return their folder and record.
+@dataclass(frozen=True)
+class FitIndexReport(Report):
+    """The exits that an index has now; `files` is their folder."""
+
+    exits: IndexExits
+
+
+def fit_index(request: FitIndexRequest) -> FitIndexReport:
+    """Fit exits on the documents of an index that is there.
 
     With a `query_model`, exits that are there stay, and get a bridge from its queries; where
     documents have changed since, they stay too, and their words are fitted again.
@@ -142,7 +150,9 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     record = None if fitted else _fit(job, dataset, store, exits, request.language)
     if request.query_model:
         record = _bridge(request, dataset, store, exits)
-    return exits, record or exit_files.read_exits_record(exits)
+    record = record or exit_files.read_exits_record(exits)
+    text = f"{counted(record.fit.texts, 'documents')}: {exits}"
+    return FitIndexReport(record, text=text, files=(exits,))
 
 
 def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Path) -> IndexExits:

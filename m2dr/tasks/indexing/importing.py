@@ -1,7 +1,6 @@
 """`m2dr index import`: the vectors of another tool become a store and its indexes."""
 
 import hashlib
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,38 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.arrays import Float32
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import (
-    CARD_FILE,
-    GIVEN,
-    Cut,
-    ModelCard,
-    Similarity,
-)
+from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard, Similarity
+from m2dr.core.report import Report, timed
 from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
-from m2dr.index.exit_files import (
-    EXITS_FOLDER,
-    drop_exits,
-    fitting_exits,
-    sampled_rows,
-)
+from m2dr.index.exit_files import EXITS_FOLDER, drop_exits, fitting_exits, sampled_rows
 from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
-from m2dr.index.store import (
-    begin_store,
-    clear_store,
-    end_sync,
-    lock,
-    open_store,
-    text_digests,
-)
+from m2dr.index.store import begin_store, clear_store, end_sync, lock, open_store, text_digests
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
@@ -58,15 +40,20 @@ READY = 0.9  # prefixes that keep so much of what rotated ones keep need no rota
 
 
 @dataclass(frozen=True)
-class ImportReport:
-    """What was written."""
+class ImportReport(Report):
+    """What was written; `files` are the indexes."""
 
     store: Path
-    indexes: tuple[Path, ...]
     documents: int
     width: int
     sampled: int  # documents that were encoded again and compared
-    seconds: float
+
+    def __str__(self) -> str:
+        end = (
+            f"{counted(self.documents, 'documents', ',')} of width {self.width}, "
+            f"{self.sampled or 'none'} encoded again, {self.seconds:,.0f} s: {self.store}"
+        )
+        return "\n".join([*map(str, self.files), end])
 
 
 @dataclass(frozen=True)
@@ -95,6 +82,7 @@ class _Source:
         return self.vectors.finite(self.rows[start : start + SHARD_ROWS])
 
 
+@timed
 def import_vectors(request: ImportRequest) -> ImportReport:
     """Write a store, indexes of its prefixes, and without a model the words of its documents.
 
@@ -107,7 +95,6 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         UserError: the files are malformed or do not fit, or the sample shows another model.
         Interrupted: Ctrl-C.
     """
-    begun = time.monotonic()
     source = _Source.of(request)
     vectors, dataset = source.vectors, source.dataset
     card, rotation = _card_of(request, source)
@@ -148,8 +135,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
 
         fit_index(FitIndexRequest(request.corpus, str(folder.parent), root=request.root))
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
-    seconds = time.monotonic() - begun
-    return ImportReport(folder, indexes, store.documents, store.width, sampled, seconds)
+    return ImportReport(folder, store.documents, store.width, sampled, files=indexes)
 
 
 # Vectors without a model

@@ -2,19 +2,19 @@
 
 import os
 import shutil
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-from m2dr.core.errors import Interrupted, UserError
+from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import TEMPORARY_SUFFIX, atomic_path, lock_file, remove_files
 from m2dr.core.files import sync as sync_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, ModelCard
-from m2dr.core.requests import IndexRequest, PushRequest
+from m2dr.core.report import Report, timed
+from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
 from m2dr.index.faiss import build_index
@@ -42,19 +42,25 @@ CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
 
 
 @dataclass(frozen=True)
-class IndexReport:
-    """The indexes that were built."""
+class IndexReport(Report):
+    """The indexes that were built; `files` are their folders, one per layer, dim and engine."""
 
-    folders: tuple[Path, ...]  # one per layer, dim and engine
     documents: int
     bytes: int  # of the vectors and indexes together
-    seconds: float
-    notes: tuple[str, ...] = ()  # where an index is not what its engine usually builds
+
+    def __str__(self) -> str:
+        end = (
+            f"{counted(self.documents, 'documents', ',')}, "
+            f"{counted(len(self.files), 'indexes')}, "
+            f"{self.bytes / 1e6:,.1f} MB, {self.seconds:,.0f} s"
+        )
+        return "\n".join([*map(str, self.files), end])
 
 
+@timed
 def index_corpus(request: IndexRequest) -> IndexReport:
     """Encode the documents that are missing or have changed, and build the missing indexes."""
-    begun = time.monotonic()
+    refuse_both(request.resume, request.overwrite)
     model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
     stores = encode_corpus(request, model, card, layers)
@@ -72,11 +78,11 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     files |= {path for folder in folders for path in folder.iterdir()}
     size = sum(path.stat().st_size for path in files)
     notes = [
-        f"{folder}: {note}"
+        f"Note: {folder}: {note}"  # where an index is not what its engine usually builds
         for folder in folders
         for note in manifest.IndexManifest.read(folder).notes
     ]
-    return IndexReport(folders, stores[0].documents, size, time.monotonic() - begun, tuple(notes))
+    return IndexReport(stores[0].documents, size, files=folders, notes=tuple(notes))
 
 
 def check_index_request(
@@ -206,13 +212,22 @@ def _change(
 
 
 @dataclass(frozen=True)
-class PushReport:
+class PushReport(Report):
     """The collections that lie in Milvus now."""
 
     collections: tuple[PushResult, ...]
-    seconds: float
+
+    def __str__(self) -> str:
+        lines = [
+            f"{sent.name}: {counted(sent.documents, 'documents', ',')}, {sent.written:,} of them "
+            f"written now ({sent.bytes / 1e6:,.1f} MB)"
+            for sent in self.collections
+        ]
+        count = counted(len(self.collections), "collections")
+        return "\n".join([*lines, f"{count}, {self.seconds:,.0f} s"])
 
 
+@timed
 def push_indexes(request: PushRequest) -> PushReport:
     """Write the missing rows of stores to Milvus, a collection per layer and dim.
 
@@ -220,7 +235,6 @@ def push_indexes(request: PushRequest) -> PushReport:
         UserError: there is no store, the server does not answer, or it holds something else.
         Interrupted: Ctrl-C; what was written is kept.
     """
-    begun = time.monotonic()
     check_milvus_engine(request.engine)
     model = request.model or model_for(request.corpus, request.root)
     card = read_card(model)
@@ -247,4 +261,4 @@ def push_indexes(request: PushRequest) -> PushReport:
         raise Interrupted("Pushing stopped; without --overwrite it goes on from there.") from None
     finally:
         server.close()
-    return PushReport(tuple(sent), time.monotonic() - begun)
+    return PushReport(tuple(sent))

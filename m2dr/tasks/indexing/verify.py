@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress
 from m2dr.core.records import CARD_FILE, EXITS_FILE, Document
+from m2dr.core.report import Report
 from m2dr.core.requests import VerifyRequest
 from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import BM25, Bm25
@@ -43,8 +45,25 @@ class Verdict:
         """Whether no fault was found."""
         return not self.problems
 
+    def __str__(self) -> str:
+        again = f", {counted(self.compared, 'documents')} encoded again" * bool(self.compared)
+        head = f"{self.folder}: {'ok' if self.is_well else 'WRONG'}{again}"
+        return "\n  ".join([head, *self.problems, *self.notes])
 
-def verify(request: VerifyRequest) -> tuple[Verdict, ...]:
+
+@dataclass(frozen=True)
+class VerifyReport(Report):
+    """The verdicts on all stores."""
+
+    verdicts: tuple[Verdict, ...]
+
+    def record(self) -> Any:  # a list
+        """Return a row per store."""
+        rows = zip(super().record()["verdicts"], self.verdicts, strict=True)
+        return [row | {"is_well": verdict.is_well} for row, verdict in rows]
+
+
+def verify(request: VerifyRequest) -> VerifyReport:
     """Compare checksums of all files, compare the texts, and encode a sample of them again.
 
     What the layers of an index share is in the verdict of the first of them.
@@ -60,7 +79,11 @@ def verify(request: VerifyRequest) -> tuple[Verdict, ...]:
     folders, corpus_of = list(dict.fromkeys(folders)), lru_cache(1)(_corpus)
     first = {folder.parent: folder for folder in reversed(folders)}
     shared = {folder: [*_shared_problems(home)] for home, folder in first.items()}
-    return tuple(_verdict(folder, request, shared.get(folder, []), corpus_of) for folder in folders)
+    verdicts = tuple(
+        _verdict(folder, request, shared.get(folder, []), corpus_of) for folder in folders
+    )
+    code = 0 if all(each.is_well for each in verdicts) else 2
+    return VerifyReport(verdicts, text="\n".join(map(str, verdicts)), exit_code=code)
 
 
 _Corpus = tuple[Dataset, CorpusRows]

@@ -34,12 +34,7 @@ from m2dr.tasks.corpus import write_documents
 from m2dr.tasks.encoder import Encoder, Item, as_documents
 from m2dr.tasks.models import device_name, dtype_name
 from m2dr.tasks.query import QueryEncoders
-from m2dr.tasks.searching.search import (
-    Answer,
-    Searcher,
-    check_cut,
-    resolve_index,
-)
+from m2dr.tasks.searching.search import Answer, Searcher, check_cut, resolve_index
 from m2dr.tasks.vectors import rotation_of
 
 if TYPE_CHECKING:

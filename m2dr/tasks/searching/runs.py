@@ -1,30 +1,104 @@
-"""`m2dr bm25` and `fuse`: lexical runs, and several runs in one."""
+"""`m2dr search`, `bm25` and `fuse`: answers and runs, lexical runs, and several runs in one."""
 
-import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from m2dr.core import requests
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, counted
 from m2dr.core.files import refuse_same_file
-from m2dr.core.progress import progress
-from m2dr.core.records import Ranking, Run
+from m2dr.core.progress import progress, say
+from m2dr.core.records import Ranking, Run, paired
+from m2dr.core.report import Report, timed
 from m2dr.data.qrels import read_topics
 from m2dr.evaluation.runs import read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
 from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.searching.search import DEPTH, Searcher
 
 
 @dataclass(frozen=True)
-class Bm25Report:
+class SearchReport(Report):
+    """The documents of a query; `notes` are the milliseconds of each step, and what is missing."""
+
+    query: str
+    query_layer: int
+    document_layer: int
+    dim: int
+    hits: tuple[dict[str, Any], ...]  # the fields of a `Hit`; a text that is not at hand is None
+    tokenise_ms: float
+    encode_ms: float
+    search_ms: float
+
+
+def search(request: requests.QueriesRequest) -> Report:
+    """Search with a query, or write the run of all queries of a file.
+
+    Raises:
+        UserError: both were given or neither, or as `Searcher` does.
+    """
+    request, topics = requests.at_cut(request, "query_layer"), request.topics
+    if (topics is None) != (request.run_file is None):
+        raise UserError("--topics names the queries and --run the file for the run; give both.")
+    if request.text and topics is not None:
+        raise UserError("A query was given and --topics too; give one of them.")
+    if topics is None and not request.text.strip():
+        raise UserError('Nothing to search for: give a query, such as: m2dr search "read a file"')
+    refuse_same_file("--run", request.run_file, {"--topics": topics, "--corpus": request.corpus})
+    queries = read_topics(topics) if topics else None  # before anything is loaded
+    searcher = Searcher(request)
+    for line in (searcher.describe, *(f"Warning: {each}" for each in searcher.warnings)):
+        say(line)
+    if queries is not None and request.run_file:
+        run = searcher.run(queries, DEPTH if request.top_k is None else request.top_k)
+        write_run(run, request.run_file)
+        text = f"{counted(len(run), 'queries')}: {request.run_file}"
+        return Report(text=text, files=(request.run_file,))
+    searcher.search("warm up", k=1)  # so that libraries are loaded before the query that counts
+    answer = searcher.search(request.text, request.top_k)
+    notes = []
+    if not answer.hits:
+        known = searcher.vectors([text]).any()
+        reason = "none fits the filter" if known else "no word of the query is known at layer 0"
+        notes.append(f"No document was found: {reason}.")
+    hits, lines = [], []
+    for hit in answer.hits:
+        row: dict[str, Any] = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
+        lines.append(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}")
+        if hit.bm25_score is not None:
+            row |= {"vector_score": hit.vector_score, "bm25_score": hit.bm25_score}
+            by_vectors = "–" if hit.vector_score is None else f"{hit.vector_score:.4f}"
+            lines[-1] += f"  (vectors {by_vectors}, BM25 {hit.bm25_score:.2f})"
+        try:
+            snippet = " ".join(hit.text.split())
+            lines.append(f"     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
+            hits.append(row | {"text": hit.text, "fields": hit.fields})
+        except UserError as error:
+            hits.append(row | {"text": None, "fields": {}})
+            notes = [f"Warning: {error}"]
+    times = (answer.tokenise_ms, answer.encode_ms, answer.search_ms)
+    notes.append("tokenise {:.2f} ms, encode {:.2f} ms, search {:.2f} ms".format(*times))
+    cut = (searcher.cut.layer, searcher.documents.layer, searcher.cut.dim)
+    return SearchReport(
+        paired(request.text), *cut, tuple(hits), *times, text="\n".join(lines), notes=tuple(notes)
+    )
+
+
+@dataclass(frozen=True)
+class Bm25Report(Report):
     """The run that was written."""
 
-    run_file: Path
     documents: int
     queries: int
-    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{counted(self.queries, 'queries', ',')} over "
+            f"{counted(self.documents, 'documents', ',')}, "
+            f"{self.seconds:,.0f} s: {self.files[0]}"
+        )
 
 
+@timed
 def bm25(request: requests.Bm25Request) -> Bm25Report:
     """Rank the documents by BM25 for all queries, and write the TREC run.
 
@@ -32,7 +106,6 @@ def bm25(request: requests.Bm25Request) -> Bm25Report:
         UserError: corpus or queries cannot be read or are the file of the run, or there is no
             such language.
     """
-    begun = time.monotonic()
     if bool(request.split) == (request.topics is not None):
         raise UserError("Queries come from --topics or from a --split of the corpus; give one.")
     read = {"--topics": request.topics, "--corpus": request.corpus}
@@ -48,15 +121,13 @@ def bm25(request: requests.Bm25Request) -> Bm25Report:
             rankings[query.id] = index.rank(index.scores(query.text), request.top_k, own)
             advance(1)
     write_run(Run(rankings), request.run_file, tag="bm25")
-    spent = time.monotonic() - begun
-    return Bm25Report(request.run_file, len(index.docids), len(queries), spent)
+    return Bm25Report(len(index.docids), len(queries), files=(request.run_file,))
 
 
 @dataclass(frozen=True)
-class FuseReport:
+class FuseReport(Report):
     """The run that was written."""
 
-    out: Path
     queries: int
     documents: int  # over all queries
 
@@ -74,4 +145,7 @@ def fuse(request: requests.FuseRequest) -> FuseReport:
     fused = reciprocal_ranks(given, request.top_k, request.rrf_k)
     write_run(fused, request.out, tag="m2dr-rrf")
     documents = sum(len(ranking.docids) for ranking in fused.rankings.values())
-    return FuseReport(request.out, len(fused), documents)
+    text = (
+        f"{counted(len(fused), 'queries', ',')}, {counted(documents, 'lines', ',')}: {request.out}"
+    )
+    return FuseReport(len(fused), documents, text=text, files=(request.out,))

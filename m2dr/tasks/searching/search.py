@@ -1,4 +1,4 @@
-"""`m2dr search`, `bm25` and `fuse`: from a request to an open index, and to ranked documents.
+"""`m2dr search`: from a request to an open index, and to ranked documents.
 
 A query text passes `Searcher`: the encoder of its plan (`tasks.query`), then
 `Searchable.ranked` of FAISS, the exact engine, a funnel or Milvus.
@@ -6,7 +6,6 @@ A query text passes `Searcher`: the encoder of its plan (`tasks.query`), then
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from m2dr.core import requests
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say
-from m2dr.core.records import Cut, Document, ModelCard, Query, Run, Value, paired
+from m2dr.core.records import Cut, Document, ModelCard, Query, Run, Value
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
@@ -486,19 +485,3 @@ class Searcher:
         run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
         found = time.perf_counter()
         return run, (tokenised - start, encoded - tokenised, found - encoded)
-
-
-def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object]:
-    """Return an answer by the names of its fields; a text that is not at hand is None."""
-    rows: list[dict[str, object]] = []
-    for hit in answer.hits:
-        content, fields = None, {}
-        with suppress(UserError):
-            content, fields = hit.text, hit.fields
-        place: dict[str, object] = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
-        if hit.bm25_score is not None:
-            place |= {"vector_score": hit.vector_score, "bm25_score": hit.bm25_score}
-        rows.append(place | {"text": content, "fields": fields})
-    times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
-    cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
-    return {"query": paired(text), **cut, "dim": searcher.cut.dim, "hits": rows, **times}

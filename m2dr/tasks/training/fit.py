@@ -3,7 +3,6 @@
 Shapes: L layers, N texts, n snippets, P dims of a pooled state, W dims of the embedding.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,6 +15,7 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
 from m2dr.core.records import FitRecord, ModelCard, Rotation, Side
+from m2dr.core.report import Report, timed
 from m2dr.core.settings import FitSettings
 from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
 from m2dr.data.tables import DistinctLines, name_of
@@ -48,24 +48,31 @@ SNIPPETS = 4096  # at most
 
 
 @dataclass(frozen=True)
-class FitReport:
+class FitReport(Report):
     """The result of a fit."""
 
     folder: Path
     card: ModelCard
     texts: int
     cosines: tuple[float | None, ...]  # held out, of layers 1 to L - 1
-    seconds: float
+
+    def __str__(self) -> str:
+        cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in self.cosines)
+        return (
+            f"{counted(self.texts, 'texts')} in {self.seconds:,.0f} s, cosines of layers 1 to "
+            f"{self.card.layers - 1} with the full model on held-out texts: {cosines}; "
+            f"{self.folder}"
+        )
 
 
 @at_revision
+@timed
 def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitReport:
     """Fit exits as `settings` say, and write the model's folder.
 
     Raises:
         UserError: anything a person can fix, before the first text where it can be known.
     """
-    begun = time.monotonic()
     refuse_backbone(settings.backbone, folder)
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST, settings.seed)
@@ -97,7 +104,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
         )
         card = checkpoint.save(encoder, tokenizer, card, folder)
         clear(folder)
-    return FitReport(folder, card, record.texts, record.cosines, time.monotonic() - begun)
+    return FitReport(folder, card, record.texts, record.cosines, files=(folder,))
 
 
 @dataclass(frozen=True)

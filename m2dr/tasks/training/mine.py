@@ -1,11 +1,9 @@
 """`m2dr mine`: find hard negatives, documents that rank high and are not relevant."""
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +11,7 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.files import atomic_path, lock_file
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, Query, Ranking
+from m2dr.core.report import Report, timed
 from m2dr.core.requests import MineRequest, QueryOptions
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import batched
@@ -34,25 +33,22 @@ BATCH = 256  # queries that are encoded and ranked together
 
 
 @dataclass(frozen=True)
-class MineReport:
+class MineReport(Report):
     """Counts of what was written and of what was left out."""
 
-    out: Path
     queries: int  # written
     bare: int  # of these, those without a negative
     negatives: int  # in all
-    seconds: float
 
-    @property
-    def line(self) -> str:
-        """The report in one line."""
+    def __str__(self) -> str:
         mean = self.negatives / max(self.queries, 1)
         return (
             f"{counted(self.queries, 'queries', ',')}, {mean:.2f} negatives each "
-            f"({self.bare:,} have none) in {self.seconds:,.0f} s; {self.out}"
+            f"({self.bare:,} have none) in {self.seconds:,.0f} s; {self.files[0]}"
         )
 
 
+@timed
 def mine(request: MineRequest) -> MineReport:
     """Write a training group per query with a relevant document, in Tevatron's layout.
 
@@ -60,7 +56,6 @@ def mine(request: MineRequest) -> MineReport:
         UserError: what was asked cannot be met, a file is in the way, or there is no such corpus,
             split or index; before the first query.
     """
-    begun = time.monotonic()
     if request.retriever == "bm25" and (
         request.model or request.query_layer is not None or request.dim
     ):
@@ -83,8 +78,7 @@ def mine(request: MineRequest) -> MineReport:
             for group, negatives in _groups(request, dataset):
                 file.write(json.dumps(group, ensure_ascii=False) + "\n")
                 counts.append(negatives)
-    seconds = time.monotonic() - begun
-    return MineReport(request.out, len(counts), counts.count(0), sum(counts), seconds)
+    return MineReport(len(counts), counts.count(0), sum(counts), files=(request.out,))
 
 
 def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, object], int]]:

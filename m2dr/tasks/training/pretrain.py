@@ -1,6 +1,5 @@
 """`m2dr pretrain`: masked-LM pre-training of a backbone at several cuts (SMAE)."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import process_count, say
 from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
+from m2dr.core.report import timed
 from m2dr.core.settings import PretrainSettings
 from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order
@@ -75,6 +75,7 @@ class _Setup:
 
 
 @at_revision
+@timed
 def pretrain(
     settings: PretrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
 ) -> TrainReport:
@@ -84,7 +85,6 @@ def pretrain(
         UserError: anything a person can fix, before the first step where it can be known.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    begun = time.monotonic()
     refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder)
     with opened(folder, settings, resume, overwrite):
@@ -96,7 +96,7 @@ def pretrain(
             return checkpoint.save(setup.encoder.eval(), setup.tokenizer, setup.card, folder)
 
         report = run(setup, None, save, folder, resume, "Pre-training")
-    return replace(report, seconds=time.monotonic() - begun)
+    return replace(report, then=f"; train it with: m2dr train --backbone {folder}")
 
 
 def prepare(settings: PretrainSettings, folder: Path) -> _Setup:

@@ -14,7 +14,7 @@ from typing import Any
 from m2dr.core.errors import UserError
 from m2dr.core.files import list_folder, lock_folder, read_object, write_json
 from m2dr.core.progress import is_main_process, process_count
-from m2dr.core.requests import MODELS
+from m2dr.core.requests import MODELS, refuse_both
 from m2dr.core.settings import Settings, find_config, read_settings, read_table
 from m2dr.data.tables import is_hub, name_of
 from m2dr.model.checkpoint import ends_fitted
@@ -57,6 +57,7 @@ def read_run(
     options: Mapping[str, Any],
     out: str | PathLike[str] | None,
     resume: bool = False,
+    overwrite: bool = False,
 ) -> tuple[Settings, Path]:
     """Return the settings of a run and its folder.
 
@@ -68,11 +69,13 @@ def read_run(
         options: as `read_settings` takes them.
         out: the folder.
         resume: whether an interrupted run goes on, with the settings that it was begun with.
+        overwrite: whether it begins again, which resuming does not.
 
     Raises:
-        UserError: settings are wrong; or there is no such run, or what was given now is not what
-            it was begun with.
+        UserError: both were asked for, settings are wrong, or there is no such run, or what was
+            given now is not what it was begun with.
     """
+    refuse_both(resume, overwrite)
     path = find_config(config)
     settings: Any = read_settings(kind, path, words, options)
     folder = folder_of(settings.corpus, what or settings.variant, Path(out) if out else None)

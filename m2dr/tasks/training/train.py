@@ -1,6 +1,5 @@
 """`m2dr train`: train a backbone on a corpus by a recipe."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
@@ -10,6 +9,7 @@ from typing import Any
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
+from m2dr.core.report import Report, timed
 from m2dr.core.settings import RunSettings, TrainSettings
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
@@ -21,7 +21,7 @@ from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.models import at_revision, fitted_cuts
 from m2dr.tasks.training import run_folder
 from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
-from m2dr.tasks.training.recipe import Recipe, no_effect, recipe_of
+from m2dr.tasks.training.recipe import Recipe, explain, no_effect, recipe_of
 from m2dr.tasks.training.training_data import TrainingData, kind_of, open_training_data
 from m2dr.training.module import TrainingModule
 from m2dr.training.objective import ScoreLoss
@@ -74,7 +74,7 @@ def plan_of(
 
 
 @dataclass(frozen=True)
-class TrainReport:
+class TrainReport(Report):
     """The result of a training, or of a pre-training, which has no quality."""
 
     folder: Path
@@ -84,7 +84,14 @@ class TrainReport:
     last_loss: float
     quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
     measure: str  # what that is a mean of
-    seconds: float
+    then: str = ""  # what to do with the model
+
+    def __str__(self) -> str:
+        dev = "" if self.quality is None else f", {self.measure} {self.quality:.4f} on dev"
+        return (
+            f"{counted(self.steps, 'steps')} in {self.seconds:,.0f} s, loss "
+            f"{self.first_loss:.3f} -> {self.last_loss:.3f}{dev}: {self.folder}{self.then}"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,7 @@ class Setup:
 
 
 @at_revision
+@timed
 def train(
     settings: TrainSettings,
     folder: Path,
@@ -128,7 +136,6 @@ def train(
         UserError: anything a person can fix, before the first step where it can be known.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    begun = time.monotonic()
     run_folder.refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder, loss)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
@@ -155,7 +162,7 @@ def train(
         scored = quality if data.quality else None
         report = run(setup, scored, save, folder, resume, "Training", callbacks)
     measure = "nDCG@10" if data.kind == "documents" else "Spearman"
-    return replace(report, measure=measure, seconds=time.monotonic() - begun)
+    return replace(report, measure=measure)
 
 
 def run(
@@ -172,7 +179,7 @@ def run(
     Raises:
         Interrupted: Ctrl-C, or another process was lost.
     """
-    begun, plan = time.monotonic(), setup.plan
+    plan = setup.plan
     last: dict[str, float] = {}  # logged
 
     def on_step(_: int, logged: Mapping[str, float]) -> None:
@@ -212,9 +219,9 @@ def run(
         run_folder.clear(folder)
     trainer.accelerator.wait_for_everyone()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    seconds, best = time.monotonic() - begun, trainer.state.best_metric
+    best = trainer.state.best_metric
     steps = trainer.state.global_step  # fewer than planned where a callback stopped it
-    return TrainReport(folder, card, steps, losses[0], losses[-1], best, "", seconds)
+    return TrainReport(folder, card, steps, losses[0], losses[-1], best, "", files=(folder,))
 
 
 def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None) -> Setup:
@@ -292,13 +299,29 @@ def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
 
 
 @dataclass(frozen=True)
-class SeparateReport:
+class SeparateReport(Report):
     """The result of a training of several models."""
 
     trained: tuple[TrainReport, ...]  # now; those that were there already are not among them
     cuts: tuple[Cut, ...]
     folder: Path
-    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{counted(len(self.cuts), 'models')}, {len(self.trained)} of them trained now in "
+            f"{self.seconds:,.0f} s: {self.folder}"
+        )
+
+
+def explain_all(settings: TrainSettings) -> Report:
+    """Return the terms of a training; of several models, those of the largest."""
+    cuts = separate_cuts(settings)
+    one = of_cut(settings, cuts[-1]) if cuts else settings
+    text = explain(one, kind_of(one))
+    if cuts:
+        count = counted(len(cuts), "models")
+        text += f"\n{count}, one for each cut; this is the largest, {cuts[-1]}."
+    return Report(text=text)
 
 
 @at_revision
@@ -318,6 +341,7 @@ def of_cut(settings: TrainSettings, cut: Cut) -> TrainSettings:
 
 
 @at_revision
+@timed
 def train_separately(
     settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
 ) -> SeparateReport:
@@ -329,7 +353,7 @@ def train_separately(
         UserError: anything a person can fix; all cuts are checked before the first is trained.
         Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
     """
-    begun, trained = time.monotonic(), []
+    trained = []
     run_folder.refuse_backbone(settings.backbone, folder)
     cuts, kind = separate_cuts(settings), kind_of(settings)
     if process_count() > 1:
@@ -347,4 +371,4 @@ def train_separately(
             say(f"{cut}: {place} of {len(cuts)}")
             trained.append(train(of_cut(settings, cut), own, resumes))
         run_folder.clear(folder)
-    return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)
+    return SeparateReport(tuple(trained), cuts, folder, files=(folder,))
