@@ -33,7 +33,6 @@ QUERY_MIX = 0.5  # weight of words in the vector of a query: docs/decisions/0024
 SHARD_ROWS = 4096  # of a store, in every shard but the last; 3 MB of f16 at width 384
 PYDOCS = "pydocs"
 NEWEST = "Folder or id; by default the newest trained one in models/, or else minilm."
-OF_INDEX = "Folder or id; by default that of the index, or of the newest of several."
 OF_INDEX = "Folder or id; by default that of the index of the corpus, or of the newest of several."
 DIMS = ("--dim", "--dims")
 LAYERS = ("--layer", "--layers")
