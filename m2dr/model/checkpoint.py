@@ -6,6 +6,7 @@ A card is read without torch. Why a fingerprint, and of what: docs/decisions/001
 import hashlib
 import json
 import shutil
+import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ from m2dr.model.st_folder import card_of_folder, embedding_width, lowercases
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from m2dr.model.encoder import Encoder
     from m2dr.model.tokenizer import ModelTokenizer
@@ -70,6 +71,7 @@ _IGNORED: dict[str, Collection[str]] = {
     **dict.fromkeys(hub.SETTINGS, frozenset(("max_seq_length",))),  # compared by the index's label
 }
 
+_loading = threading.Lock()  # of a backbone
 _File = tuple[Path, int, int, int]  # path, inode, size and time, which change with the content
 
 
@@ -304,13 +306,33 @@ def load(
         tokenizer.require_room(getattr(card, length), f"{folder} has {length}")
     if layer is not None:
         config = cut_config(config, max(layer, 1))  # a backbone has at least one
+    transformer = _load_transformer(folder, config, dtype or torch.float32)
+    encoder = Encoder(transformer, card)
+    encoder.behind = modules_behind(folder, card, encoder.pooled_width)
+    _give_exits(encoder, folder, exits)
+    return encoder.to(device).eval(), tokenizer
+
+
+def _load_transformer(
+    folder: Path, config: "PretrainedConfig", dtype: "torch.dtype"
+) -> "PreTrainedModel":
+    """Load the backbone of a folder.
+
+    transformers changes classes of its own while it loads, and the default dtype of torch, which
+    T5 and others compute with: one thread loads at a time, and the default stays what it is.
+    """
+    import torch
+
+    from m2dr.model.devices import MadeIn
+
     row = backbone_of(config)
     options = {"add_pooling_layer": False} if row.pooler else {}
-    with explain_failure(f"The model in {folder} cannot be loaded"):
+    failure = explain_failure(f"The model in {folder} cannot be loaded")
+    with failure, _loading, MadeIn(dtype):
         transformer, report = row.model_class.from_pretrained(
             hub.transformer_folder(folder),
             config=config,
-            dtype=dtype or torch.float32,
+            dtype=torch.get_default_dtype(),
             output_loading_info=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -318,10 +340,8 @@ def load(
         )
     if report["missing_keys"]:
         raise UserError(f"The weights in {folder} lack {min(report['missing_keys'])} and others.")
-    encoder = Encoder(transformer, card)
-    encoder.behind = modules_behind(folder, card, encoder.pooled_width)
-    _give_exits(encoder, folder, exits)
-    return encoder.to(device).eval(), tokenizer
+    loaded: PreTrainedModel = transformer
+    return loaded
 
 
 def _give_exits(encoder: "Encoder", folder: Path, exits: Path | None) -> None:

@@ -1,12 +1,14 @@
 """Devices and number formats that encoders run in, and the share of each process of them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from m2dr.core.errors import UserError, counted, nearest
 
@@ -102,6 +104,33 @@ def multiplies_bf16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
     return any(capabilities.get(unit, False) for unit in ("amx_bf16", "avx512_bf16"))
+
+
+class MadeIn(TorchFunctionMode):
+    """Makes weights in a number format within a `with` block, in this thread alone.
+
+    `torch.set_default_dtype` changes what every other thread computes meanwhile.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        _: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # what the function of torch returns
+        """Call a function of torch, with the number format where it makes weights."""
+        given = dict(kwargs or {})
+        if func in _MAKERS and given.get("dtype") is None:
+            given["dtype"] = self._dtype
+        return func(*args, **given)
+
+
+_MAKERS = {torch.empty, torch.zeros, torch.ones}  # of weights, in the modules of torch
 
 
 def device_names() -> list[str]:
