@@ -5,6 +5,7 @@ A card is read without torch. Why a fingerprint, and of what: docs/decisions/001
 
 import hashlib
 import json
+import re
 import shutil
 import threading
 from collections.abc import Collection, Iterator
@@ -340,6 +341,12 @@ def _load_transformer(
         )
     if report["missing_keys"]:
         raise UserError(f"The weights in {folder} lack {min(report['missing_keys'])} and others.")
+    layers = re.compile(rf"(?:^|\.){re.escape(row.layers_path)}\.(\d+)\..*(?<!inv_freq)$")
+    for name in sorted(report["unexpected_keys"]):
+        found = layers.search(name)
+        if found and int(found[1]) < config.num_hidden_layers:
+            kind = config.model_type
+            raise UserError(f"The weights in {folder} have {name}, which no layer of {kind} takes.")
     loaded: PreTrainedModel = transformer
     return loaded
 

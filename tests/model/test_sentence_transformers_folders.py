@@ -296,7 +296,7 @@ def test_prompts_that_are_not_taken_are_named(make: Make) -> None:
     read_card(folder)  # says it once
 
 
-def test_a_length_of_null_is_none(make: Make, tiny_backbone: Path) -> None:
+def test_a_length_of_null_is_none(make: Make) -> None:
     folder = make()
     change(folder / SETTINGS[0], max_seq_length=None)
     path = folder / "tokenizer_config.json"
