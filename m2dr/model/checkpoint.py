@@ -23,7 +23,7 @@ from m2dr.core.files import (
     list_folder,
     lock_folder,
     read_json,
-    read_object,
+    read_optional_object,
     read_record,
     sha256_of,
     write_record,
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 TOKENIZERS = (hub.TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
     ("added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "*.model")
 )
+_TOKENIZER_FIELDS: dict[str, object] = {  # of tokenizer_config.json, and of config.json
+    "auto_map": dict[str, object] | None,
+    **dict.fromkeys(("add_bos_token", "add_eos_token"), bool | None),
+}
 _PROBE = 16  # tokens; no tokenizer puts more around a text
 
 # Fields that change no vector, so that they may differ between two copies of one model.
@@ -375,16 +379,17 @@ def load_tokenizer(name: str | Path) -> "ModelTokenizer":
     """
     from transformers import AutoTokenizer
 
-    from m2dr.model.tokenizer import ModelTokenizer, lowercase
+    from m2dr.model.tokenizer import ModelTokenizer, add_ends, lowercase
 
     model = hub.find_folder(str(name))
     folder = hub.transformer_folder(model)
-    for path in (folder / "tokenizer_config.json", folder / "config.json"):
-        if path.exists():
-            table = read_object(path, {"auto_map": dict[str, object] | None})
-            refuse_own_code(path, table, ["AutoTokenizer"])
+    settings: dict[str, Any] = {}
+    for path in (folder / "config.json", folder / "tokenizer_config.json"):
+        settings = read_optional_object(path, _TOKENIZER_FIELDS)
+        refuse_own_code(path, settings, ["AutoTokenizer"])
     with explain_failure(f"The tokenizer in {folder} cannot be loaded"):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        add_ends(inner, settings)
         tokenizer = ModelTokenizer(inner, lowercases(model))
         if tokenizer.lowercases:
             lowercase(inner.backend_tokenizer)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 from world import load_plain, make_model
 
 from m2dr.core.errors import UserError
@@ -43,6 +45,60 @@ def edit(path: Path, **fields: object) -> None:
 
 
 # Tokenizers
+
+
+def with_ends(folder: Path, template: str, **settings: object) -> Path:
+    """Give a folder a tokenizer.json with a template, and a tokenizer_config.json."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ends = [(str(tokenizer.id_to_token(number)), number) for number in (2, 3)]
+    single = template.replace("<s>", ends[0][0]).replace("</s>", ends[1][0])
+    tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    named = {"bos_token": ends[0][0], "eos_token": ends[1][0], **settings}
+    edit(folder / "tokenizer_config.json", **named)
+    return folder
+
+
+@pytest.fixture
+def decoder(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
+    """The folder of a decoder that a test may change."""
+    return Path(shutil.copytree(backbone("mistral"), tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizerFast"])
+@pytest.mark.parametrize(
+    ("template", "begin", "end", "ids"),
+    [
+        ("<s> $A", True, True, [2, 12, 3]),  # E5-Mistral's
+        ("<s> $A", None, True, [2, 12, 3]),
+        ("$A", True, False, [2, 12]),
+        ("<s> $A </s>", False, False, [12]),
+        ("<s> $A </s>", None, None, [2, 12, 3]),
+    ],
+)
+def test_ends_of_a_text_are_those_of_the_settings(
+    kind: str,
+    template: str,
+    begin: object,
+    end: object,
+    ids: list[int],
+    decoder: Path,
+    tmp_path: Path,
+) -> None:
+    told = {"tokenizer_class": kind, "add_bos_token": begin, "add_eos_token": end}
+    encoder, tokenizer = load(with_ends(decoder, template, **told))
+
+    assert tokenizer(["open"], 16) == [ids]
+    assert tokenizer(["open " * 20], 8)[0][-1] == ids[-1]
+    save(encoder, tokenizer, encoder.card, tmp_path / "own")
+    assert AutoTokenizer.from_pretrained(tmp_path / "own")("open")["input_ids"] == ids
+
+
+def test_an_end_that_no_tokenizer_adds_is_refused(decoder: Path) -> None:
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "add_eos_token": True}
+
+    with pytest.raises(UserError, match="add_eos_token is true, and PreTrainedTokenizerFast"):
+        load(with_ends(decoder, "<s> $A", **told))
 
 
 def test_a_tokenizer_with_more_words_than_the_encoder_is_refused(theirs: Path) -> None:
