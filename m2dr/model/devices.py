@@ -74,8 +74,8 @@ def use_threads(count: int) -> None:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the number format that `name` stands for.
 
-    `auto` is what the environment variable M2DR_DTYPE names; without it, bf16 where the processor
-    multiplies it natively, else fp32.
+    `auto` is what the environment variable M2DR_DTYPE names; without it, bf16 where the device is
+    faster in it, else fp32.
 
     Raises:
         UserError: `name`, or the value of M2DR_DTYPE, is not a dtype.
@@ -83,7 +83,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         name = os.environ.get(DTYPE_VARIABLE) or "auto"
     if name == "auto":
-        return torch.bfloat16 if multiplies_bf16(device) else torch.float32
+        return torch.bfloat16 if is_faster_in_bf16(device) else torch.float32
     if name not in DTYPES:
         raise UserError(f"{name} is no dtype. {nearest(name, ['auto', *DTYPES])}")
     return DTYPES[name]
@@ -94,16 +94,18 @@ def trains_in_bf16(name: str, device: torch.device) -> bool:
     return choose_dtype(name, device) is torch.bfloat16
 
 
-def multiplies_bf16(device: torch.device) -> bool:
-    """Return whether a device has a unit for bf16 products.
+def is_faster_in_bf16(device: torch.device) -> bool:
+    """Return whether a device encodes faster in bf16 than in fp32.
 
-    Without one they are emulated: on an AVX2 machine a hundred times slower than fp32, on an
-    AMX machine four times faster.
+    Gpus and processors with AMX do, and those of AMD with bf16 in AVX-512; an Intel Xeon with bf16
+    in AVX-512 and no AMX does not, and without a unit for it products are emulated, a hundred times
+    slower on AVX2. Measured in docs/decisions/0030-dtype-auto.md.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return any(capabilities.get(unit, False) for unit in ("amx_bf16", "avx512_bf16"))
+    unit = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    is_amd = str(unit.get("cpu_name", "")).startswith("AMD")
+    return bool(unit.get("amx_bf16") or (unit.get("avx512_bf16") and is_amd))
 
 
 class MadeIn(TorchFunctionMode):

@@ -93,7 +93,7 @@ class Encoder:
                 the model trained such queries to search.
             dim: dims of the embedding to keep; all by default.
             device: auto, cpu, cuda or cuda:N.
-            dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it. With
+            dtype: auto, fp32 or bf16; auto is bf16 where that is faster. With
                 int8 documents are multiplied in int8 by OpenVINO, calibrated on the first ones.
             runtime: torch, onnx or openvino.
             query_length: tokens of a query, special ones included; those of the model by default.
