@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -92,13 +93,14 @@ def _stemmer(language: str) -> Any:  # a function of a word
         return str
     import Stemmer
 
-    if language not in Stemmer.algorithms():
+    if not has_stemmer(language):
         languages = ["none", *Stemmer.algorithms()]
         raise UserError(f"There is no stemmer of {language!r}. {nearest(language, languages)}")
     return Stemmer.Stemmer(language).stemWord
 
 
-# Frequent words of languages.
+# Frequent words of languages, the first of which counts where two have as many. Those without a
+# stemmer of Snowball are here because their texts would be taken for their neighbours'.
 _FREQUENT = {
     "danish": "og er det ikke af på til som med",
     "dutch": "het een van niet dat voor zijn met aan",
@@ -115,16 +117,68 @@ _FREQUENT = {
     "spanish": "el los las que una por con del es",
     "swedish": "och att det inte som är av för den",
     "turkish": "ve bir bu için ile olarak daha çok gibi",
+    "arabic": "في من على إلى أن هذا هذه التي عن ما لا",
+    "armenian": "և է են որ այս համար մի հետ կամ",
+    "basque": "eta da ez bat dira du izan hau den baina",
+    "bulgarian": "и в не на да се от са или този за е",
+    "catalan": "amb els que una del dels és al són per",
+    "croatian": "i je u na se da su nije koji ili kao što za",
+    "czech": "je že na se jako nebo není pro při který být",
+    "esperanto": "kaj estas ne ke aŭ tiu kiu al kun por",
+    "estonian": "ja on ning või kui see oli mis ka et",
+    "greek": "και το της να του δεν είναι για με την από",
+    "hebrew": "את של לא על הוא או זה אם עם היא",
+    "hindi": "के में की है से का और को पर नहीं",
+    "indonesian": "yang dan tidak untuk dengan dari ini adalah pada akan",
+    "irish": "agus an na ar ní leis chun bhfuil go nach",
+    "latvian": "un ir nav no ar uz vai par ka kas",
+    "lithuanian": "ir yra kad ne kaip arba iš šis tai nėra",
+    "nepali": "छ र को मा लागि यो गर्न छैन पनि हो",
+    "persian": "در به از که این را با است برای آن",
+    "polish": "nie jest się na do że lub dla przez oraz jak",
+    "serbian": "и је у на се да су није који или као што за",
+    "slovak": "je že na sa ako alebo nie pre pri ktorý byť",
+    "slovenian": "je in na se da so ni ki ali kot za",
+    "tamil": "மற்றும் இந்த ஒரு என்று இல்லை அல்லது உள்ள என்ற",
+    "ukrainian": "в не на що з і та до як це у",
+    "urdu": "کے میں کی ہے سے کا اور کو پر نہیں",
+    "vietnamese": "của và là không các được trong cho một có",
 }
+_ENOUGH = 0.02  # of the words are frequent ones of a language, where the texts are of it
+_ACCENTED = 0.2  # of the words of English texts are not in plain letters, at most
 
 
 def language_of(texts: Iterable[str]) -> str:
     """Return the language whose frequent words are most of the words of some texts.
 
-    English where they are fewer than 2 % of the words in every language.
+    Where they are fewer than 2 % of the words in every language it is English, if nearly all words
+    are in its letters, as in code and in names. It is "none", with a warning, where Snowball has no
+    stemmer of the language.
     """
     split = Analyzer("none")
     counts = Counter(word for text in texts for word in split(text))
     shares = {name: sum(counts[word] for word in own.split()) for name, own in _FREQUENT.items()}
     best = max(shares, key=shares.__getitem__)
-    return best if shares[best] >= 0.02 * counts.total() else "english"
+    spaced = {word: n for word, n in counts.items() if not _UNSPACED.search(word)}
+    others = sum(count for word, count in spaced.items() if not word.isascii())
+    if shares[best] >= _ENOUGH * counts.total():
+        if has_stemmer(best):
+            return best
+        what = f"seem to be {best.title()}, of which there is no stemmer"
+    elif others <= _ACCENTED * sum(spaced.values()):
+        return "english"
+    else:
+        what = "are of no language that is known by its frequent words"
+    warnings.warn(
+        f"The texts {what}: words are taken whole, where --language names no other.",
+        UserWarning,
+        stacklevel=2,
+    )
+    return "none"
+
+
+def has_stemmer(language: str) -> bool:
+    """Return whether Snowball has a stemmer of a language."""
+    import Stemmer
+
+    return language in Stemmer.algorithms()

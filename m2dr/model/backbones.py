@@ -6,7 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import explain_failure, read_object
 from m2dr.core.records import Attention, Pooling
 from m2dr.model.hub import transformer_folder
@@ -24,7 +24,7 @@ _FIELDS: dict[str, object] = {
     **dict.fromkeys((*_LAYERS, *_WIDTHS, "vocab_size", "max_position_embeddings"), int | None),
     "model_type": str,
     "auto_map": dict[str, object] | None,
-    "conv_kernel_size": int | None,
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), dict[str, object] | None),
 }
 
 
@@ -123,6 +123,34 @@ BACKBONES = {
     )
 }
 
+# Settings that other code, or an earlier transformers, reads, and transformers does not, or not as
+# one forward of a backbone; and the values, beside None, with which they ask for nothing.
+_UNREAD: dict[str, tuple[object, ...]] = {
+    "position_embedding_type": ("absolute",),
+    "conv_kernel_size": (0,),  # of DeBERTa-v2 in its two largest sizes: a layer that is no cut
+    "pruned_heads": ({}, []),
+    "partial_rotary_factor": (1,),
+    "rotary_emb_fraction": (1,),
+    "rotary_emb_base": (1000,),
+    "layer_norm_type": ("layer_norm",),
+    **dict.fromkeys(("is_decoder", "is_causal", "add_cross_attention", "alibi"), (False,)),
+    **dict.fromkeys(("talking_head", "use_mrope", "prenorm", "parallel_block"), (False,)),
+    **dict.fromkeys(("use_rms_norm", "rotary_emb_interleaved"), (False,)),
+    **dict.fromkeys(("logn_attention_scale", "logn_attention_clip1"), (False,)),
+    **dict.fromkeys(("quantization_config", "alibi_starting_size", "rotary_scaling_factor"), ()),
+    **dict.fromkeys(("rotary_emb_scale_base", "clip_qkv", "attn_logit_softcapping"), ()),
+    **dict.fromkeys(("sliding_window", "use_sliding_window"), (False,)),
+}
+# Those of them that some types read.
+_READ: dict[str, Collection[str]] = {
+    **dict.fromkeys(("is_decoder", "is_causal"), [n for n, row in BACKBONES.items() if row.causal]),
+    "attn_logit_softcapping": ("gemma2", "gemma3_text"),
+    "sliding_window": ("qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "modernbert"),
+    "use_sliding_window": ("qwen2", "qwen3"),
+}
+# Ways to scale rotary positions; with others, vectors of a text depend on the longest of its batch.
+_ROPES = ("default", "linear", "yarn", "llama3", "proportional")
+
 
 @dataclass(frozen=True)
 class ModelSizes:
@@ -141,8 +169,6 @@ def backbone_of(config: "PretrainedConfig") -> Backbone:
         UserError: its type has no row.
     """
     _refuse_other_type(config.model_type)
-    if getattr(config, "conv_kernel_size", 0):  # DeBERTa-v2 in its two largest sizes; no v3
-        raise UserError(f"This {config.model_type} backbone has a convolution (conv_kernel_size).")
     return BACKBONES[config.model_type]
 
 
@@ -178,7 +204,7 @@ def read_sizes(folder: Path) -> ModelSizes:
     table = _read_table(transformer_folder(folder))
     row = BACKBONES.get(str(table.get("model_type")))
     keys = [key for key in (row.layers_key, row.width_key, row.positions_key) if key] if row else []
-    others = {*_LAYERS, *_WIDTHS, "conv_kernel_size"} - {*keys}
+    others = {*_LAYERS, *_WIDTHS} - {*keys}
     if row is None or others & table.keys() or any(table.get(key) is None for key in keys):
         # Transformers knows the default sizes, and other names.
         return sizes_of(read_config(folder))
@@ -204,7 +230,32 @@ def _read_table(folder: Path) -> dict[str, Any]:
     if "model_type" in table:  # of a type of which transformers knows nothing it says to update it
         _refuse_other_type(table["model_type"])
     refuse_own_code(path, table, ("AutoConfig", "AutoModel"))
+    _refuse_unread(path, table)
     return table
+
+
+def _refuse_unread(path: Path, table: Mapping[str, Any]) -> None:
+    """Refuse settings that change vectors, and that the backbone would not follow."""
+    kind = str(table.get("model_type"))
+    row = BACKBONES.get(kind)
+    ropes = [table.get(key) or {} for key in ("rope_scaling", "rope_parameters")]
+    # One table, or one for each type of attention.
+    ropes += [inner for rope in ropes for inner in rope.values() if isinstance(inner, dict)]
+    for settings in (table, *ropes):
+        for key in settings.keys() & _UNREAD.keys():
+            harmless = (None, *_UNREAD[key])
+            if key == "position_embedding_type" and row and row.rotary:
+                harmless += ("rope", "rotary")
+            if kind not in _READ.get(key, ()) and settings[key] not in harmless:
+                asked = f"{key} = {quoted(settings[key])}"
+                raise UserError(f"{path} asks for {asked}, and m2dr runs {kind} without it.")
+    for rope in filter(None, ropes):
+        scaling = rope.get("rope_type") or rope.get("type") or "default"
+        if scaling not in _ROPES or (row and not row.rotary):
+            known = (
+                ", ".join(_ROPES) if row is None or row.rotary else f"{kind} without rotary ones"
+            )
+            raise UserError(f"{path} scales positions by {quoted(scaling)}; m2dr runs {known}.")
 
 
 def refuse_own_code(path: Path, table: Mapping[str, Any], classes: Collection[str]) -> None:

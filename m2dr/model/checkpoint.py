@@ -5,7 +5,9 @@ A card is read without torch. Why a fingerprint, and of what: docs/decisions/001
 
 import hashlib
 import json
+import re
 import shutil
+import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from m2dr.core.files import (
     list_folder,
     lock_folder,
     read_json,
-    read_object,
+    read_optional_object,
     read_record,
     sha256_of,
     write_record,
@@ -41,7 +43,7 @@ from m2dr.model.st_folder import card_of_folder, embedding_width, lowercases
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from m2dr.model.encoder import Encoder
     from m2dr.model.tokenizer import ModelTokenizer
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
 TOKENIZERS = (hub.TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
     ("added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "*.model")
 )
+_TOKENIZER_FIELDS: dict[str, object] = {  # of tokenizer_config.json, and of config.json
+    "auto_map": dict[str, object] | None,
+    **dict.fromkeys(("add_bos_token", "add_eos_token"), bool | None),
+}
 _PROBE = 16  # tokens; no tokenizer puts more around a text
 
 # Fields that change no vector, so that they may differ between two copies of one model.
@@ -70,6 +76,7 @@ _IGNORED: dict[str, Collection[str]] = {
     **dict.fromkeys(hub.SETTINGS, frozenset(("max_seq_length",))),  # compared by the index's label
 }
 
+_loading = threading.Lock()  # of a backbone
 _File = tuple[Path, int, int, int]  # path, inode, size and time, which change with the content
 
 
@@ -304,13 +311,33 @@ def load(
         tokenizer.require_room(getattr(card, length), f"{folder} has {length}")
     if layer is not None:
         config = cut_config(config, max(layer, 1))  # a backbone has at least one
+    transformer = _load_transformer(folder, config, dtype or torch.float32)
+    encoder = Encoder(transformer, card)
+    encoder.behind = modules_behind(folder, card, encoder.pooled_width)
+    _give_exits(encoder, folder, exits)
+    return encoder.to(device).eval(), tokenizer
+
+
+def _load_transformer(
+    folder: Path, config: "PretrainedConfig", dtype: "torch.dtype"
+) -> "PreTrainedModel":
+    """Load the backbone of a folder.
+
+    transformers changes classes of its own while it loads, and the default dtype of torch, which
+    T5 and others compute with: one thread loads at a time, and the default stays what it is.
+    """
+    import torch
+
+    from m2dr.model.devices import MadeIn
+
     row = backbone_of(config)
     options = {"add_pooling_layer": False} if row.pooler else {}
-    with explain_failure(f"The model in {folder} cannot be loaded"):
+    failure = explain_failure(f"The model in {folder} cannot be loaded")
+    with failure, _loading, MadeIn(dtype):
         transformer, report = row.model_class.from_pretrained(
             hub.transformer_folder(folder),
             config=config,
-            dtype=dtype or torch.float32,
+            dtype=torch.get_default_dtype(),
             output_loading_info=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -318,10 +345,14 @@ def load(
         )
     if report["missing_keys"]:
         raise UserError(f"The weights in {folder} lack {min(report['missing_keys'])} and others.")
-    encoder = Encoder(transformer, card)
-    encoder.behind = modules_behind(folder, card, encoder.pooled_width)
-    _give_exits(encoder, folder, exits)
-    return encoder.to(device).eval(), tokenizer
+    layers = re.compile(rf"(?:^|\.){re.escape(row.layers_path)}\.(\d+)\..*(?<!inv_freq)$")
+    for name in sorted(report["unexpected_keys"]):
+        found = layers.search(name)
+        if found and int(found[1]) < config.num_hidden_layers:
+            kind = config.model_type
+            raise UserError(f"The weights in {folder} have {name}, which no layer of {kind} takes.")
+    loaded: PreTrainedModel = transformer
+    return loaded
 
 
 def _give_exits(encoder: "Encoder", folder: Path, exits: Path | None) -> None:
@@ -348,16 +379,17 @@ def load_tokenizer(name: str | Path) -> "ModelTokenizer":
     """
     from transformers import AutoTokenizer
 
-    from m2dr.model.tokenizer import ModelTokenizer, lowercase
+    from m2dr.model.tokenizer import ModelTokenizer, add_ends, lowercase
 
     model = hub.find_folder(str(name))
     folder = hub.transformer_folder(model)
-    for path in (folder / "tokenizer_config.json", folder / "config.json"):
-        if path.exists():
-            table = read_object(path, {"auto_map": dict[str, object] | None})
-            refuse_own_code(path, table, ["AutoTokenizer"])
+    settings: dict[str, Any] = {}
+    for path in (folder / "config.json", folder / "tokenizer_config.json"):
+        settings = read_optional_object(path, _TOKENIZER_FIELDS)
+        refuse_own_code(path, settings, ["AutoTokenizer"])
     with explain_failure(f"The tokenizer in {folder} cannot be loaded"):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        add_ends(inner, settings)
         tokenizer = ModelTokenizer(inner, lowercases(model))
         if tokenizer.lowercases:
             lowercase(inner.backend_tokenizer)

@@ -1,12 +1,14 @@
 """Devices and number formats that encoders run in, and the share of each process of them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from m2dr.core.errors import UserError, counted, nearest
 
@@ -72,8 +74,8 @@ def use_threads(count: int) -> None:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the number format that `name` stands for.
 
-    `auto` is what the environment variable M2DR_DTYPE names; without it, bf16 where the processor
-    multiplies it natively, else fp32.
+    `auto` is what the environment variable M2DR_DTYPE names; without it, bf16 where the device is
+    faster in it, else fp32.
 
     Raises:
         UserError: `name`, or the value of M2DR_DTYPE, is not a dtype.
@@ -81,7 +83,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         name = os.environ.get(DTYPE_VARIABLE) or "auto"
     if name == "auto":
-        return torch.bfloat16 if multiplies_bf16(device) else torch.float32
+        return torch.bfloat16 if is_faster_in_bf16(device) else torch.float32
     if name not in DTYPES:
         raise UserError(f"{name} is no dtype. {nearest(name, ['auto', *DTYPES])}")
     return DTYPES[name]
@@ -92,16 +94,45 @@ def trains_in_bf16(name: str, device: torch.device) -> bool:
     return choose_dtype(name, device) is torch.bfloat16
 
 
-def multiplies_bf16(device: torch.device) -> bool:
-    """Return whether a device has a unit for bf16 products.
+def is_faster_in_bf16(device: torch.device) -> bool:
+    """Return whether a device encodes faster in bf16 than in fp32.
 
-    Without one they are emulated: on an AVX2 machine a hundred times slower than fp32, on an
-    AMX machine four times faster.
+    Gpus and processors with AMX do, and those of AMD with bf16 in AVX-512; an Intel Xeon with bf16
+    in AVX-512 and no AMX does not, and without a unit for it products are emulated, a hundred times
+    slower on AVX2. Measured in docs/decisions/0030-dtype-auto.md.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return any(capabilities.get(unit, False) for unit in ("amx_bf16", "avx512_bf16"))
+    unit = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    is_amd = str(unit.get("cpu_name", "")).startswith("AMD")
+    return bool(unit.get("amx_bf16") or (unit.get("avx512_bf16") and is_amd))
+
+
+class MadeIn(TorchFunctionMode):
+    """Makes weights in a number format within a `with` block, in this thread alone.
+
+    `torch.set_default_dtype` changes what every other thread computes meanwhile.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        _: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # what the function of torch returns
+        """Call a function of torch, with the number format where it makes weights."""
+        given = dict(kwargs or {})
+        if func in _MAKERS and given.get("dtype") is None:
+            given["dtype"] = self._dtype
+        return func(*args, **given)
+
+
+_MAKERS = {torch.empty, torch.zeros, torch.ones}  # of weights, in the modules of torch
 
 
 def device_names() -> list[str]:

@@ -3,13 +3,16 @@
 The modules themselves are run by `modules.py`.
 """
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
 from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import read_optional_object, write_json
-from m2dr.core.records import Cut, ModelCard, Pooling, Similarity, pooling_modes
+from m2dr.core.records import Cut, ModelCard, Pooling, Side, Similarity, pooling_modes
 from m2dr.model import hub
 from m2dr.model.backbones import ModelSizes, default_pooling, read_config, read_sizes
 
@@ -27,10 +30,21 @@ TEMPERATURE: dict[Similarity, float] = {"dot": 1.0, "cosine": 0.05}
 MAX_LENGTH = 256  # tokens of a document by default
 _FIELDS: dict[str, object] = {  # of all files that are read here
     "prompts": dict[str, str | None] | None,
+    "default_prompt_name": str | None,
     **dict.fromkeys(("max_seq_length", "query_length", "document_length"), int | None),
     "model_max_length": int | float | None,
     "truncate_dim": int | None,
     "pooling_mode": str | list[str] | None,
+}
+# Names of prompts whose side is certain; of several, the first one with a text counts.
+SIDES: dict[str, Side] = {
+    **dict.fromkeys(("query", "search_query", "retrieval.query", "Retrieval-query"), "query"),
+    **dict.fromkeys(("document", "passage", "corpus", "search_document"), "document"),
+    **dict.fromkeys(("retrieval.passage", "Retrieval-document"), "document"),
+}
+_WORDS: dict[Side, re.Pattern[str]] = {  # of other names of prompts
+    "query": re.compile("quer|question", re.I),
+    "document": re.compile("doc|passage|corpus", re.I),
 }
 _VECTOR = "sentence_embedding"  # what sentence-transformers calls a text's vector
 _IN_AND_OUT = ("module_input_name", "module_output_name")  # keys: what a module reads and writes
@@ -79,13 +93,10 @@ def card_of_folder(name: str, folder: Path, revision: str) -> ModelCard:
     similarity = _similarity(folder, told)
     pooling, whole_text = _pooling(folder)
     pooling = pooling or default_pooling(read_config(folder))
-    prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    default = told.get("default_prompt_name")
+    if default is not None and default not in (told.get("prompts") or {}):
         raise UserError(f"{folder} has no prompt {quoted(default)}, its default_prompt_name.")
-    query, document = (
-        str(prompts.get(next((n for n in names if prompts.get(n) is not None), default)) or "")
-        for names in (["query"], ["document", "passage", "corpus"])
-    )
+    query, document = (_prompt(folder, told, side) for side in ("query", "document"))
     if not whole_text and (query or document):
         raise UserError(f"The Pooling of {folder} has include_prompt = false, which is not run.")
     width = embedding_width(folder, sizes, pooling)
@@ -105,6 +116,49 @@ def card_of_folder(name: str, folder: Path, revision: str) -> ModelCard:
         query_length=query_length,
         document_length=document_length,
         revision=revision,
+    )
+
+
+def side_of(prompt_name: str) -> Side | None:
+    """Return the side that a name of a prompt speaks of; None where it names none, or both."""
+    found = [side for side, words in _WORDS.items() if words.search(prompt_name)]
+    return SIDES.get(prompt_name) or (found[0] if len(found) == 1 else None)
+
+
+def default_prompt_name(settings: Mapping[str, Any], side: Side) -> str | None:
+    """Return the name of the default prompt, None where there is none or it is of the other side.
+
+    Args:
+        settings: of config_sentence_transformers.json.
+        side: of the texts.
+    """
+    name: str | None = settings.get("default_prompt_name")
+    return name if name is None or side_of(name) in (None, side) else None
+
+
+def _prompt(folder: Path, told: Mapping[str, Any], side: Side) -> str:
+    """Return the prompt of a side, and warn of one that may be meant and is not taken."""
+    prompts: Mapping[str, str | None] = told.get("prompts") or {}
+    named = [prompts[n] for n, own in SIDES.items() if own == side and prompts.get(n) is not None]
+    default = default_prompt_name(told, side)
+    text = next(filter(None, named), None) or ("" if named else prompts.get(default or ""))
+    if not text:
+        sides = (side, None) if side == "query" else (side,)
+        unread = [name for name, text in prompts.items() if text and side_of(name) in sides]
+        if unread:
+            _warn_of_prompts(folder, side, tuple(unread))
+    return text or ""
+
+
+@lru_cache
+def _warn_of_prompts(folder: Path, side: Side, names: tuple[str, ...]) -> None:
+    """Warn once of prompts that are not taken."""
+    plural = {"query": "queries", "document": "documents"}[side]
+    warnings.warn(
+        f"{folder} has prompts named {quoted(', '.join(names))} and none named {side}, so that "
+        f"{plural} get none; name one {side} in {MODEL_SETTINGS}, or train with --{side}-prefix.",
+        UserWarning,
+        stacklevel=2,
     )
 
 
@@ -190,7 +244,7 @@ def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:
     if hub.listed_modules(folder):
         path = hub.transformer_folder(folder) / "tokenizer_config.json"
         tokenizer = read_optional_object(path, _FIELDS)
-        default = min(tokenizer.get("model_max_length", sizes.positions), sizes.positions)
+        default = min(tokenizer.get("model_max_length") or sizes.positions, sizes.positions)
     longest = settings.get(_KEPT) or settings.get("max_seq_length") or default
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
     query, document = (int(min(length, sizes.tokens)) for length in asked)

@@ -1,9 +1,9 @@
 """Tokenizers: texts to token ids, by transformers or from tokenizer.json without it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
@@ -17,12 +17,9 @@ if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
     from transformers import PreTrainedTokenizerBase
 
 SAMPLE = "read a file line by line and close it"  # about as long as people's queries are
-SETTINGS = "tokenizer_config.json"
 _CHARACTERS = 32  # of a long text are read at first for each token that is kept
-_FIELDS: dict[str, object] = {  # of tokenizer_config.json
-    "truncation_side": str | None,
-    "split_special_tokens": bool | None,
-}
+# Classes to which earlier versions of transformers gave the ends that tokenizer_config.json names.
+_FLAGGED = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
 
 
 @dataclass(frozen=True)
@@ -139,6 +136,35 @@ def tokenize(
     else:
         prompt, length = card.document_prefix, card.document_length
     return tokenizer([prompt + text for text in texts], length)
+
+
+def add_ends(tokenizer: "PreTrainedTokenizerBase", settings: Mapping[str, Any]) -> None:
+    """Put the tokens of begin and end around texts as tokenizer_config.json says.
+
+    transformers 5 ignores `add_bos_token` and `add_eos_token` where there is a tokenizer.json; for
+    Llama and Gemma earlier versions replaced its template. The last token of E5-Mistral, which is
+    pooled, would be a word.
+
+    Args:
+        tokenizer: changed in place.
+        settings: of tokenizer_config.json.
+
+    Raises:
+        UserError: it asks for a token that the tokenizer has not, or does not add.
+    """
+    whole: list[int] = tokenizer("a")["input_ids"]
+    ids = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
+    added = {"bos": ids["bos"] in whole[:1], "eos": ids["eos"] in whole[-1:]}
+    asked = {end: settings.get(f"add_{end}_token") for end in ids}
+    wanted = {end: added[end] if asked[end] is None else asked[end] for end in ids}
+    kind = str(settings.get("tokenizer_class") or type(tokenizer).__name__)
+    is_flagged = kind.removesuffix("Fast") in _FLAGGED
+    for end, number in ids.items():
+        if wanted[end] and not added[end] and (number is None or not is_flagged):
+            raise UserError(f"add_{end}_token is true, and {kind} adds no {end}_token to a text.")
+    if is_flagged and wanted != added:
+        for end, is_wanted in wanted.items():
+            setattr(tokenizer, f"add_{end}_token", is_wanted)
 
 
 def lowercase(backend: tokenizers.Tokenizer) -> None:

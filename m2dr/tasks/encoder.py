@@ -30,7 +30,7 @@ from m2dr.data.tables import id_of, optional, rows_of
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
-from m2dr.model.st_folder import MODEL_SETTINGS
+from m2dr.model.st_folder import MODEL_SETTINGS, SIDES, default_prompt_name
 from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.embed import AT_ONCE, embed_tokens
 from m2dr.tasks.models import device_name, dtype_name, names_of
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from m2dr.model.graphs import BatchEncoder
     from m2dr.tasks.query import QueryEncoder
 
-SIDES: dict[str, Side] = {  # by names of prompts
-    "query": "query",
-    **dict.fromkeys(("document", "passage", "corpus"), "document"),
-}
 # Arguments of sentence-transformers' `encode`, and the values of each that are taken.
 _FIXED: dict[str, tuple[object, ...]] = {
     "output_value": ("sentence_embedding",),
@@ -97,7 +93,7 @@ class Encoder:
                 the model trained such queries to search.
             dim: dims of the embedding to keep; all by default.
             device: auto, cpu, cuda or cuda:N.
-            dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it. With
+            dtype: auto, fp32 or bf16; auto is bf16 where that is faster. With
                 int8 documents are multiplied in int8 by OpenVINO, calibrated on the first ones.
             runtime: torch, onnx or openvino.
             query_length: tokens of a query, special ones included; those of the model by default.
@@ -252,10 +248,11 @@ class Encoder:
             sentences: N texts, or one; documents may be dicts with a text and a title.
             side: query or document, which have prompts and lengths of their own. Without one, and
                 without `prompt_name`, texts have the length and layer of documents, and the default
-                prompt of the model, which few have.
+                prompt of the model, which few have, unless it is one of queries.
             layer: layers that they run through, or several such numbers; that of the side by
                 default.
-            prompt_name: query, document (passage, corpus), or another prompt of the model.
+            prompt_name: query, document, or another prompt of the model; its side is that of the
+                name where it has one, as `passage` and `search_query` do.
             prompt: that stands before each text, in place of one of the model.
             batch_size: texts of the longest length whose tokens make a batch; of shorter texts
                 there are more in a batch. By default as many as suit the device.
@@ -283,9 +280,9 @@ class Encoder:
         elif odd := [name for name, value in fixed.items() if value not in _FIXED.get(name, ())]:
             raise UserError(f"{odd[0]} = {fixed[odd[0]]!r} was given, which encode does not take.")
         if prompt_name in SIDES and prompt is None:
-            side = side or SIDES[prompt_name]
+            side, prompt = side or SIDES[prompt_name], self.prompts.get(prompt_name)
         elif prompt is None and (prompt_name or not side):
-            prompt_name = prompt_name or self._settings.get("default_prompt_name")
+            prompt_name = prompt_name or default_prompt_name(self._settings, "document")
             if prompt_name and prompt_name not in self.prompts:
                 hint = nearest(prompt_name, self.prompts)
                 raise UserError(f"There is no prompt {prompt_name!r}. {hint}")

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.core.analyzer import Analyzer
+from m2dr.core.analyzer import Analyzer, language_of
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,45 @@ def test_texts_side_by_side(first: str, second: str) -> None:
 
 def test_left_out_words() -> None:
     assert Analyzer("english", ["the"], shortest=2)("The x of THE y") == ["of"]
+
+
+TEXTS = {
+    "arabic": "ذهب الولد إلى المدرسة في الصباح، ولم يجد أحدا من أصدقائه على الطريق",
+    "czech": "Nikdo není doma, protože se šli dívat na řeku, která je za městem, jako kdysi",
+    "danish": "Det er ikke til at sige, om de kommer, og vi har ikke hørt fra dem",
+    "english": "The quick brown fox is one of the animals that jump over a lazy dog",
+    "finnish": "Hän sanoi, että se on totta, mutta kukaan ei ollut siellä kun hän tuli",
+    "french": "Les enfants jouent dans la rue, et une femme les regarde sur le pont",
+    "german": "Die Kinder und der Vater sind nicht auf der Straße, das ist von Vorteil",
+    "greek": "Το παιδί πήγε στο σχολείο και δεν βρήκε τους φίλους του από την πόλη",
+    "hindi": "लड़का सुबह स्कूल में गया और उसने रास्ते पर किसी को नहीं देखा",
+    "polish": "Kiedy przyszedłem do domu, nie było nikogo, bo wszyscy poszli na spacer",
+    "portuguese": "Os meninos foram para a escola com uma bola que não era do professor",
+    "russian": "Когда я пришёл домой, там никого не было, и я пошёл на улицу в школу",
+    "spanish": "El niño fue con los amigos por una calle que va del puerto a las casas",
+    "swedish": "Det är inte som jag trodde, och den som kom för att hjälpa av godhet",
+    "turkish": "Çocuk bir okul için çok çalıştı ve bu yüzden ile daha iyi olarak görüldü",
+}
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_the_language_is_that_of_the_frequent_words(language: str) -> None:
+    assert language_of([TEXTS[language]]) == language
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Tôi không có thời gian cho các bạn trong một ngày và những người của tôi", "Vietnamese"),
+        ("Коли я прийшов додому, там нікого не було, і я пішов на вулицю та до школи", "Ukrainian"),
+        ("ბიჭი დილით სკოლაში წავიდა და გზაში არავინ შეხვდა", "no language that is known"),
+    ],
+)
+def test_words_of_a_language_without_a_stemmer_are_taken_whole(text: str, named: str) -> None:
+    with pytest.warns(UserWarning, match=f"{named}.*words are taken whole"):
+        assert language_of([text]) == "none"
+
+
+@pytest.mark.parametrize("text", ["", "def parse(line): return int(line)", "東京都 2024", "naïve"])
+def test_texts_without_frequent_words_are_as_english(text: str) -> None:
+    assert language_of([text, "readlines open close file list number class module"]) == "english"

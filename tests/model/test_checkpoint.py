@@ -2,11 +2,18 @@
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 from world import load_plain, make_model
 
 from m2dr.core.errors import UserError
@@ -38,6 +45,60 @@ def edit(path: Path, **fields: object) -> None:
 
 
 # Tokenizers
+
+
+def with_ends(folder: Path, template: str, **settings: object) -> Path:
+    """Give a folder a tokenizer.json with a template, and a tokenizer_config.json."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ends = [(str(tokenizer.id_to_token(number)), number) for number in (2, 3)]
+    single = template.replace("<s>", ends[0][0]).replace("</s>", ends[1][0])
+    tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    named = {"bos_token": ends[0][0], "eos_token": ends[1][0], **settings}
+    edit(folder / "tokenizer_config.json", **named)
+    return folder
+
+
+@pytest.fixture
+def decoder(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
+    """The folder of a decoder that a test may change."""
+    return Path(shutil.copytree(backbone("mistral"), tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizerFast"])
+@pytest.mark.parametrize(
+    ("template", "begin", "end", "ids"),
+    [
+        ("<s> $A", True, True, [2, 12, 3]),  # E5-Mistral's
+        ("<s> $A", None, True, [2, 12, 3]),
+        ("$A", True, False, [2, 12]),
+        ("<s> $A </s>", False, False, [12]),
+        ("<s> $A </s>", None, None, [2, 12, 3]),
+    ],
+)
+def test_ends_of_a_text_are_those_of_the_settings(
+    kind: str,
+    template: str,
+    begin: object,
+    end: object,
+    ids: list[int],
+    decoder: Path,
+    tmp_path: Path,
+) -> None:
+    told = {"tokenizer_class": kind, "add_bos_token": begin, "add_eos_token": end}
+    encoder, tokenizer = load(with_ends(decoder, template, **told))
+
+    assert tokenizer(["open"], 16) == [ids]
+    assert tokenizer(["open " * 20], 8)[0][-1] == ids[-1]
+    save(encoder, tokenizer, encoder.card, tmp_path / "own")
+    assert AutoTokenizer.from_pretrained(tmp_path / "own")("open")["input_ids"] == ids
+
+
+def test_an_end_that_no_tokenizer_adds_is_refused(decoder: Path) -> None:
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "add_eos_token": True}
+
+    with pytest.raises(UserError, match="add_eos_token is true, and PreTrainedTokenizerFast"):
+        load(with_ends(decoder, "<s> $A", **told))
 
 
 def test_a_tokenizer_with_more_words_than_the_encoder_is_refused(theirs: Path) -> None:
@@ -178,3 +239,101 @@ def test_weights_that_do_not_belong_are_refused(theirs: Path, own: Path) -> None
     (own / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no weights as safetensors"):
         load(own)
+
+
+def test_weights_that_no_layer_takes_are_refused(theirs: Path) -> None:
+    path = theirs / "model.safetensors"
+    name = "encoder.layer.1.attention.self.distance_embedding.weight"
+    weights = load_file(path) | {name: torch.ones(3, 8), "cls.predictions.bias": torch.ones(64)}
+    save_file(weights, path, metadata={"format": "pt"})
+
+    load(theirs, layer=1)  # reads none of them
+    with pytest.raises(UserError, match="have encoder.layer.1.*, which no layer of bert takes"):
+        load(theirs)
+
+
+UNREAD: list[tuple[str, dict[str, object]]] = [
+    ("bert", {"position_embedding_type": "relative_key_query"}),
+    ("bert", {"position_embedding_type": "alibi"}),
+    ("roberta", {"is_decoder": True}),
+    ("xlm-roberta", {"add_cross_attention": True}),
+    ("bert", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+    ("bert", {"quantization_config": {"quant_method": "unheard of"}}),
+    ("deberta-v2", {"conv_kernel_size": 3}),
+    ("nomic_bert", {"rotary_emb_fraction": 0.5}),
+    ("gte", {"logn_attention_scale": True}),
+    ("llama", {"sliding_window": 4}),
+    ("llama", {"partial_rotary_factor": 0.5}),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+    ("qwen2", {"rope_parameters": {"rope_type": "longrope", "partial_rotary_factor": 1.0}}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "settings"), UNREAD, ids=str)
+def test_settings_that_a_backbone_would_not_follow_are_refused(
+    model_type: str, settings: dict[str, object], backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(backbone(model_type), tmp_path / "theirs"))
+    edit(folder / "config.json", **settings)
+
+    with pytest.raises(UserError, match=r"config\.json (asks for|scales positions by)"):
+        read_card(folder)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("modernbert", {"position_embedding_type": "absolute"}),
+        ("gte", {"position_embedding_type": "rope", "logn_attention_clip1": False}),
+        ("bert", {"pruned_heads": {}, "is_decoder": False, "position_embedding_type": None}),
+        ("mistral", {"sliding_window": 4, "is_decoder": True}),
+        ("nomic_bert", {"rotary_emb_fraction": 1.0, "rotary_scaling_factor": None}),
+    ],
+    ids=str,
+)
+def test_settings_that_ask_for_nothing_are_not_refused(
+    model_type: str, settings: dict[str, object], backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(backbone(model_type), tmp_path / "theirs"))
+    edit(folder / "config.json", **settings)
+
+    assert load(folder, 2)[0].layers == 2
+
+
+# Threads
+
+
+def test_threads_load_one_at_a_time_and_keep_the_default_dtype(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, most, defaults = 0, 0, []
+    counting, plain, set_default = (
+        threading.Lock(),
+        AutoModel.from_pretrained,
+        torch.set_default_dtype,
+    )
+
+    def counted(*args: object, **options: object) -> object:
+        nonlocal inside, most
+        with counting:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.05)
+        found = plain(*args, **options)
+        with counting:
+            inside -= 1
+        return found
+
+    def seen(dtype: torch.dtype) -> None:
+        defaults.append(dtype)
+        set_default(dtype)
+
+    monkeypatch.setattr(AutoModel, "from_pretrained", counted)
+    monkeypatch.setattr(torch, "set_default_dtype", seen)
+
+    with ThreadPoolExecutor(4) as pool:
+        loaded = [*pool.map(lambda _: load(theirs, dtype=torch.bfloat16)[0], range(4))]
+
+    assert most == 1
+    assert set(defaults) == {torch.float32}
+    assert {weights.dtype for each in loaded for weights in each.parameters()} == {torch.bfloat16}

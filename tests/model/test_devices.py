@@ -8,14 +8,19 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("unit", "dtype"),
-    [("amx_bf16", torch.bfloat16), ("avx512_bf16", torch.bfloat16), ("avx2", torch.float32)],
+    ("unit", "name", "dtype"),
+    [
+        ("amx_bf16", "Intel(R) Xeon(R)", torch.bfloat16),
+        ("avx512_bf16", "AMD EPYC", torch.bfloat16),
+        ("avx512_bf16", "Intel(R) Xeon(R)", torch.float32),
+        ("avx2", "AMD EPYC", torch.float32),
+    ],
 )
-def test_auto_takes_bf16_only_where_the_processor_multiplies_it(
-    unit: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+def test_auto_takes_bf16_only_where_the_processor_is_faster_in_it(
+    unit: str, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("M2DR_DTYPE", raising=False)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: True})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: True, "cpu_name": name})
 
     assert choose_dtype("auto", CPU) is dtype
     assert choose_dtype("fp32", CPU) is torch.float32

@@ -236,26 +236,73 @@ def test_vectors_are_compared_as_sentence_transformers_compares_them(
     assert read_card(folder).similarity == theirs(folder).similarity_fn_name
 
 
-PROMPTS: dict[str, dict[str, object]] = {
-    "spaces": {"prompts": {"query": "read: ", "document": " line :\n"}},
-    "default": {"prompts": {"text": "read: "}, "default_prompt_name": "text"},
-    "default of one side": {"prompts": {"query": "read: "}, "default_prompt_name": "query"},
+# What a folder says, and the prompts of queries, of documents and of texts of no side.
+PROMPTS: dict[str, tuple[dict[str, object], tuple[str, str, str]]] = {
+    "spaces": (
+        {"prompts": {"query": "read: ", "document": " line :\n"}},
+        ("read: ", " line :\n", ""),
+    ),
+    "default": (
+        {"prompts": {"text": "read: "}, "default_prompt_name": "text"},
+        ("read: ", "read: ", "read: "),
+    ),
+    "default of queries": (
+        {"prompts": {"query": "read: "}, "default_prompt_name": "query"},
+        ("read: ", "", ""),
+    ),
+    "default of queries by another name": (
+        {"prompts": {"a_query": "read: "}, "default_prompt_name": "a_query"},
+        ("read: ", "", ""),
+    ),
+    "default of documents": (
+        {"prompts": {"passage": "line: "}, "default_prompt_name": "passage"},
+        ("", "line: ", "line: "),
+    ),
+    "saved by sentence-transformers": (
+        {"prompts": {"query": "", "document": "", "search_query": "read: ", "passage": "line: "}},
+        ("read: ", "line: ", ""),
+    ),
+    "dots": (
+        {"prompts": {"retrieval.query": "read: ", "retrieval.passage": "line: ", "class": "a "}},
+        ("read: ", "line: ", ""),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", PROMPTS)
-def test_prompts_stand_before_texts_as_they_are(case: str, make: Make) -> None:
-    folder = make()
+def test_prompts_stand_before_the_texts_of_their_side(case: str, make: Make) -> None:
+    folder = make(chain=[Normalize()])
     settings = json.loads((folder / st_files.MODEL_SETTINGS).read_text())
     del settings["prompts"]
-    (folder / st_files.MODEL_SETTINGS).write_text(json.dumps(settings | PROMPTS[case]))
-    prompts: dict[str, str] = PROMPTS[case]["prompts"]
-    default = prompts.get(str(PROMPTS[case].get("default_prompt_name")))
+    told, prompts = PROMPTS[case]
+    (folder / st_files.MODEL_SETTINGS).write_text(json.dumps(settings | told))
     model = theirs(folder)
 
-    for side in ("query", "document"):
-        expected = model.encode(TEXTS, prompt=prompts.get(side, default))
-        np.testing.assert_allclose(ours(folder, side=side), expected, atol=1e-5)
+    encoder = Encoder(folder, dtype="fp32")
+    found = [
+        each(TEXTS) for each in (encoder.encode_queries, encoder.encode_documents, encoder.encode)
+    ]
+
+    for vectors, prompt in zip(found, prompts, strict=True):
+        np.testing.assert_allclose(vectors, model.encode(TEXTS, prompt=prompt), atol=1e-5)
+
+
+def test_prompts_that_are_not_taken_are_named(make: Make) -> None:
+    folder = make()
+    change(folder / st_files.MODEL_SETTINGS, prompts={"s2p_query": "read: ", "document": "line: "})
+
+    with pytest.warns(UserWarning, match="prompts named 's2p_query'"):
+        assert read_card(folder).query_prefix == ""
+    read_card(folder)  # says it once
+
+
+def test_a_length_of_null_is_none(make: Make) -> None:
+    folder = make()
+    change(folder / SETTINGS[0], max_seq_length=None)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": None}))
+
+    assert read_card(folder).document_length == theirs(folder).max_seq_length
 
 
 def test_texts_are_cut_where_sentence_transformers_cuts_them(make: Make, tiny: Transformer) -> None:
