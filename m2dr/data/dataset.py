@@ -26,7 +26,7 @@ NEGATIVES_KEPT = 64
 # The queries of ArguAna and Quora are themselves documents of the corpus, under the same ids; BEIR
 # leaves those out of the ranking. Elsewhere an equal id is chance, and dropping would lose answers.
 _DROP_OWN_DOCUMENT = {"arguana", "quora"}
-_SAMPLE = 1000  # queries of a split that are compared with the documents of their ids
+_COMPARED_QUERIES = 1000  # queries of a split that are compared with the documents of their ids
 
 # Columns of a document; of several names of one thing the first that has a value counts.
 # They are those of BEIR, MTEB, Pyserini, Tevatron, PyTerrier, ir_datasets, LangChain and Haystack.
@@ -166,11 +166,12 @@ class Dataset:
         if self.drops_own_document:
             return ""
         queries, judgements = self._judged[self._known(split)]
-        some = {query.id: query.text for query in queries[:_SAMPLE] if self.holds(query.id)}
+        compared = queries[:_COMPARED_QUERIES]
+        texts = {query.id: query.text for query in compared if self.holds(query.id)}
         meant = {j.query_id for j in judgements if j.query_id == j.document_id and j.relevance > 0}
         found = [
             name
-            for name, text in some.items()
+            for name, text in texts.items()
             if name not in meant and text in (self.document(name).text, self.document(name).content)
         ]
         if not found:

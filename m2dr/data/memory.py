@@ -23,6 +23,7 @@ from m2dr.data.qrels import JUDGED, QUERY_IDS, QUERY_TEXTS, read_judgements
 from m2dr.data.tables import Row, id_of, name_of, optional, read_rows, row_of, rows_of
 from m2dr.data.training_rows import NEGATIVES, POSITIVES, QUERIES
 
+CORPUS_FILE = "corpus.jsonl"  # of a folder in the layout of BEIR, which every command opens
 Columns = Mapping[str, str]  # by m2dr's name of a column, that of the data
 Passages = tuple[int, int]  # words of each, and of its overlap with the one before
 # Columns of ids and texts, whose values are written as they are or not at all.
@@ -69,7 +70,7 @@ def name_of_data(
         return _changed_file(Path(data), columns or {}, passages)
     if qrels is not None and (_is_labelled(data) or _is_labelled(queries)):
         raise UserError("A series is a list, and has no ids; give a dict of id to text.")
-    parts = {"corpus.jsonl": _documents(data)}
+    parts = {CORPUS_FILE: _documents(data)}
     if queries is not None:
         parts |= {"queries.jsonl": _queries(queries), f"qrels/{split}.jsonl": _judgements(qrels)}
     home = cache_folder() / "data"
@@ -79,7 +80,7 @@ def name_of_data(
         digest = json_sha256([(name, sha256_of(Path(aside, name))) for name in parts])[:12]
         if queries is None:
             target = home / f"data-{digest}.jsonl"
-            Path(aside, "corpus.jsonl").replace(target)
+            Path(aside, CORPUS_FILE).replace(target)
         elif not (target := home / f"data-{digest}").exists():
             Path(aside).rename(target)
             Path(aside).mkdir()  # to be removed

@@ -30,7 +30,7 @@ SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}  # of the modules
 QUERY_WORDS = range(3, 61)
 DOCUMENT_WORDS = 8  # at least
 DOCUMENT_CHARACTERS = 2000  # at most; longer texts are cut at a word
-_SEED = "pydocs-1"  # another seed gives another split, and makes trained models incomparable
+_SPLIT_SEED = "pydocs-1"  # another seed gives another split, and makes trained models incomparable
 _FORMAT = 1  # raise it when other docstrings are kept, so that caches are read again
 _FILE_BYTES = 1_000_000  # larger sources are tables
 _SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
@@ -61,7 +61,7 @@ def open_pydocs(name: str) -> Dataset:
     found = read_entries(name)
     by_split: dict[str, list[Entry]] = {split: [] for split in SHARES}
     for entry in found:
-        by_split[split_of(entry.module, SHARES, _SEED)].append(entry)
+        by_split[split_of(entry.module, SHARES, _SPLIT_SEED)].append(entry)
     return Dataset(
         name.replace(":", "-"),
         MemoryCorpus(Document(entry.name, entry.text, title=entry.name) for entry in found),

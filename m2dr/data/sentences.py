@@ -21,7 +21,7 @@ PAIRS = (
     ("question1", "question2"),
     ("#1 string", "#2 string"),
 )
-SCORES = [
+SCORE_COLUMNS = [
     "score",
     "similarity",
     "relatedness_score",
@@ -109,10 +109,10 @@ def paths_of(names: str) -> list[Path]:
 def open_sentences(names: str, neutral: bool = True) -> Sentences:
     """Read training sentences of a file, or of several joined by commas, into memory.
 
-    Columns are found by the names in PAIRS, SCORES and SENTENCES. Scores are numbers, each file's
-    on its own scale, or labels of NLI. Where a column names the split train, rows of others are
-    left out, so that test pairs are not trained on; so are the pairs that are neither entailment
-    nor contradiction, unless `neutral`.
+    Columns are found by the names in PAIRS, SCORE_COLUMNS and SENTENCES. Scores are numbers,
+    each file's on its own scale, or labels of NLI. Where a column names the split train, rows of
+    others are left out, so that test pairs are not trained on; so are the pairs that are neither
+    entailment nor contradiction, unless `neutral`.
 
     Raises:
         UserError: a file has none of those columns, no sentence, a malformed row or one score
@@ -159,7 +159,7 @@ def open_scored_pairs(names: str, split: str = "") -> ScoredPairs:
     rows: list[_SentenceRow] = []
     for file in map(_read_file, paths):
         if not file.score:
-            raise UserError(f"{file.path} has no column of scores ({', '.join(SCORES)}).")
+            raise UserError(f"{file.path} has no column of scores ({', '.join(SCORE_COLUMNS)}).")
         if (split and split not in file.splits) or (not split and len(file.splits) > 1):
             splits = ", ".join(sorted(file.splits - {""})) or "none"
             wanted = f"the split {split!r}" if split else "no split"
@@ -259,9 +259,9 @@ def _read_file(path: Path) -> _SentenceFile:
         raise UserError(f"There is no file of sentences {path}. {near}")
     columns = _columns(path)
     pair = _pair_columns(columns)
-    score = next((name for name in SCORES if name in columns), "") if pair else ""
+    score = next((name for name in SCORE_COLUMNS if name in columns), "") if pair else ""
     if pair and not score:
-        raise UserError(f"{path} names no score of its pairs ({', '.join(SCORES)}).")
+        raise UserError(f"{path} names no score of its pairs ({', '.join(SCORE_COLUMNS)}).")
     if pair is None and set(SENTENCES).isdisjoint(columns):
         raise UserError(f"{path} has no columns of sentences, only {', '.join(columns) or 'none'}.")
     labels = _labels(path, score, pair) if pair else {}
@@ -338,7 +338,7 @@ def _gold_of(path: Path) -> Path | None:
 def _columns(path: Path) -> list[str]:
     """Return the names of the columns, in lower case."""
     if _gold_of(path):
-        return [*PAIRS[0], SCORES[0]]
+        return [*PAIRS[0], SCORE_COLUMNS[0]]
     if is_plain_text(path):
         return [SENTENCES[0]]
     if tables.suffix_of(path) in (".csv", ".tsv", ".txt") and path.is_file():

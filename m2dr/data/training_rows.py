@@ -41,8 +41,8 @@ POSITIVES = ("document", "positive_passages", "positives", "positive", "pos", "a
 NEGATIVES = ("negative_passages", "negatives", "negative", "neg")
 _POSITIVE_SCORES = ("positive_scores", "pos_scores", "positive_score", "pos_score")
 _NEGATIVE_SCORES = ("negative_scores", "neg_scores", "negative_score", "neg_score")
-_SCORES = ("scores", "score", "labels", "label")  # of all documents of the row
-# Of documents without negatives beside them: 0 says that one is a negative. So do _SCORES there.
+_SCORE_COLUMNS = ("scores", "score", "labels", "label")  # of all documents of the row
+# Of documents without negatives beside them: 0 marks a negative. So do _SCORE_COLUMNS there.
 _LABELS = (
     "label", "labels", "relevance", "relevance_label", "is_relevant", "relevant", "rel", "grade",
     "is_answer", "is_correct", "is_positive", "is_selected", "is_duplicate", "correct",
@@ -53,7 +53,7 @@ _FLAG = ("type", "prompt", "no_in_batch_neg")  # of FlagEmbedding, beside `pos`
 _DOCIDS = ("docid", "document_id", "_id", "id")
 
 SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
-_SEED = "pairs-1"  # another seed gives another split, and makes trained models incomparable
+_SPLIT_SEED = "pairs-1"  # another seed gives another split, and makes trained models incomparable
 
 
 class TrainingRow(NamedTuple):
@@ -116,7 +116,7 @@ def _training_row(split: str, scored: bool, row: tables.Row) -> TrainingRow:
         tables.text_of(row[tables.column(row, QUERIES)], "the query"),
     )
     grouped = any(name in NEGATIVES or name in numbered for name in row)
-    known = () if negatives else _LABELS if grouped else (*_LABELS, *_SCORES)
+    known = () if negatives else _LABELS if grouped else (*_LABELS, *_SCORE_COLUMNS)
     labels, rest = _labels(row, positives, known)
     scores, relative = _scores(rest, positives, negatives) if scored else ((), False)
     answering = tuple(_document(item, row) for item in positives)
@@ -133,7 +133,7 @@ def _training_row(split: str, scored: bool, row: tables.Row) -> TrainingRow:
         split = tables.split_name(row["split"])
     elif not split:
         pair = len(answering) == 1 and not grouped and labels is None
-        split = split_of(answering[0].text, SHARES, _SEED) if pair else "train"
+        split = split_of(answering[0].text, SHARES, _SPLIT_SEED) if pair else "train"
     labelled = None if grouped else labels is not None
     return TrainingRow(split, query, answering, others, scores, relative, labelled)
 
@@ -206,7 +206,7 @@ def _scores(
         if (len(above), len(below)) != (len(positives), len(negatives)):
             raise ValueError(f"it has {len(above)} and {len(below)} scores, not one per document")
         return above + below, False
-    numbers = _numbers(row, _SCORES)
+    numbers = _numbers(row, _SCORE_COLUMNS)
     if len(positives) == 1 and numbers and len(numbers) == len(negatives):
         return (0.0, *(-margin for margin in numbers)), True
     if numbers and len(numbers) != len(documents):

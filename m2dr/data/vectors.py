@@ -24,7 +24,7 @@ VECTORS = ("embedding", "embeddings", "vector", "vectors", "emb", "values", "flo
     ("response", "body", "data")
 )
 SMALL, LARGE = 1e-6, 1e6  # between which numbers in vectors lie
-MOST = 0.95  # of the numbers, that do
+USUAL_SHARE = 0.95  # of the numbers, that do
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,9 @@ def _is_float64(matrix: Float32) -> bool:
         return False
     lower = np.ascontiguousarray(matrix[:, ::2]).view(np.uint32)
     rounded = not (lower & 0x1FFFFFFF).any()
-    return _usual(matrix.view(np.float64)) > MOST and (rounded or _usual(matrix) < MOST)
+    return _usual(matrix.view(np.float64)) > USUAL_SHARE and (
+        rounded or _usual(matrix) < USUAL_SHARE
+    )
 
 
 def _usual(values: Floats) -> float:

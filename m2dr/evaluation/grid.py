@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 GRID = "grid.json"
 PROVENANCE = "made.json"
-SCORES = "per_query.npz"
+SCORES_FILE = "per_query.npz"
 PARTS = "parts"
 PART_FORMAT = 3  # raise it when a measure or a check is computed otherwise
 _PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
@@ -466,7 +466,7 @@ def write_scores(
         "facts": facts or {},
     }
     with (
-        atomic_path(path if path.suffix == ".npz" else path / SCORES) as unfinished,
+        atomic_path(path if path.suffix == ".npz" else path / SCORES_FILE) as unfinished,
         unfinished.open("wb") as file,
     ):
         np.savez_compressed(
@@ -482,7 +482,7 @@ def read_scores(path: Path) -> dict[str, QueryScores]:
     Raises:
         UserError: there is no such file, or it is not one that m2dr wrote; with what is wrong.
     """
-    return _read_scores(path if path.suffix == ".npz" else path / SCORES)[0]
+    return _read_scores(path if path.suffix == ".npz" else path / SCORES_FILE)[0]
 
 
 def _read_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
@@ -596,7 +596,7 @@ def with_earlier(
         question: digest of all that the scores depend on, but for their cuts.
     """
     try:
-        known, facts = _read_scores(folder / SCORES)
+        known, facts = _read_scores(folder / SCORES_FILE)
     except UserError:
         return dict(scores)
     if facts.get("question") != question or not scores.keys() <= known.keys():

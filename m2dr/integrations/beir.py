@@ -14,7 +14,7 @@ from m2dr.tasks.searching.search import Searcher
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
 Results = dict[str, dict[str, float]]  # query id -> docid -> score
 
-SCORES = {"cos_sim": "cosine", "dot": "dot"}  # BEIR's name of a similarity -> the model's
+SIMILARITIES = {"cos_sim": "cosine", "dot": "dot"}  # BEIR's name of a similarity -> the model's
 
 
 class BeirIndex:
@@ -82,9 +82,9 @@ class BeirIndex:
             UserError: the model compares by another function, or the index has other documents.
         """
         # Vectors of length one have the same dot product and cosine.
-        wanted = SCORES.get(score_function)
+        wanted = SIMILARITIES.get(score_function)
         if not wanted or self._similarity not in (wanted, "cosine"):
-            right = next(name for name, known in SCORES.items() if known == self._similarity)
+            right = next(name for name, known in SIMILARITIES.items() if known == self._similarity)
             raise UserError(f"This model compares by {self._similarity}: score_function={right!r}.")
         if len(corpus) != self._documents:
             raise UserError(f"BEIR gives {len(corpus)} documents; {self._documents} are indexed.")

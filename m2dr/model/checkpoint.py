@@ -73,7 +73,8 @@ _IGNORED: dict[str, Collection[str]] = {
         + ("special_tokens_map_file", "stride", "tokenizer_file", "transformers_version")
         + ("truncation_strategy",)
     ),
-    **dict.fromkeys(hub.SETTINGS, frozenset(("max_seq_length",))),  # compared by the index's label
+    # Compared by the index's label.
+    **dict.fromkeys(hub.TRANSFORMER_SETTINGS, frozenset(("max_seq_length",))),
 }
 
 _loading = threading.Lock()  # of a backbone
@@ -170,7 +171,9 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
     inner = hub.transformer_folder(folder)
     behind = hub.behind_pooling(folder, card.similarity)
     files = [
-        file for name in ("config.json", *TOKENIZERS, *hub.SETTINGS) for file in _files(inner, name)
+        file
+        for name in ("config.json", *TOKENIZERS, *hub.TRANSFORMER_SETTINGS)
+        for file in _files(inner, name)
     ]
     for row in behind:
         files += [

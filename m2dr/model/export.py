@@ -35,9 +35,9 @@ from m2dr.model.st_folder import write_model_settings
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.model.words import WordTable, unit_rows
 
-LEAST_COSINE = 0.9999  # of a graph in fp32 to torch
+LEAST_GRAPH_COSINE = 0.9999  # of a graph in fp32 to torch
 _SHAPES = ((1,), (2, 37), (1, 3, 8, 21, 60), (250,))  # words of the texts of each probe
-_SEED = 13
+_PROBE_SEED = 13
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
         vectors = [unit_rows(run(*probe)) for probe in probes]
         both = zip(vectors, expected, strict=True)
         lowest = min(float((mine * theirs).sum(1).min()) for mine, theirs in both)
-        if not lowest >= LEAST_COSINE:
+        if not lowest >= LEAST_GRAPH_COSINE:
             raise UserError(f"The {runtime} graph of {cut.cut} is not like torch: {lowest:.5f}.")
         record = replace(record, lowest_cosine=lowest)
         fitted = cut.encoder.fitted
@@ -224,7 +224,7 @@ def _exported(folder: Path) -> Iterator[Path]:
 
 def _probes(tokenizer: ModelTokenizer, length: int) -> Iterator[IdsAndMask]:
     """Yield batches of texts of random tokens: one and many, short and as long as texts may be."""
-    random = np.random.default_rng(_SEED)
+    random = np.random.default_rng(_PROBE_SEED)
     known = np.array(tokenizer.ordinary_ids())
     most = max(length - tokenizer.around, 1)
     for counts in _SHAPES:

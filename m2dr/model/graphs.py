@@ -39,12 +39,12 @@ from m2dr.model.checkpoint import load, load_tokenizer, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, IdsAndMask
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
-from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
+from m2dr.model.tokenizer import SAMPLE_QUERY, ModelTokenizer
 
 OPENVINO = "openvino"
 INT8 = "openvino-int8-"  # and the digest of a graph: its runtime, in stores
 FEW = 10_000  # documents; auto leaves fewer to torch, as making a graph takes longer than it saves
-LEAST_COSINE = 0.999  # of the vectors of documents with torch's, in any number format
+LEAST_RUNTIME_COSINE = 0.999  # of the vectors of documents with torch's, in any number format
 PRECISIONS = {"fp32": "f32", "bf16": "bf16"}  # as OpenVINO names them
 _INPUTS = ("input_ids", "attention_mask")
 _OUTPUT = "sentence_embedding"  # as sentence-transformers and servers of ONNX models name it
@@ -488,7 +488,7 @@ class DocumentSource:
         vectors = next(graph.embed_many([sample]))
         norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(expected, axis=-1)
         cosine = float(((vectors * expected).sum(axis=-1) / norms).min())
-        if not cosine >= LEAST_COSINE:
+        if not cosine >= LEAST_RUNTIME_COSINE:
             shutil.rmtree(folder, ignore_errors=True)
             raise UserError(f"OpenVINO is not like torch (cosine {cosine:.4f}): --runtime torch.")
         return graph, tokenizer
@@ -524,5 +524,5 @@ def choose_runtime(source: DocumentSource, asked: str, documents: int) -> str:
 
 def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:
     """Return a padded batch of texts of several lengths, [B, T] twice."""
-    texts = [" ".join([SAMPLE] * length) for length in _LENGTHS]
+    texts = [" ".join([SAMPLE_QUERY] * length) for length in _LENGTHS]
     return tokenizer.pad(tokenizer(texts, card.document_length))

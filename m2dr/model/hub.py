@@ -33,7 +33,7 @@ WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
 ADAPTER = "adapter_config.json"
 # Fields of config.json in which servers such as vLLM read the dims that vectors may be cut to.
 MATRYOSHKA = ("is_matryoshka", "matryoshka_dimensions")
-SETTINGS = tuple(  # of the Transformer; the first one that is there counts
+TRANSFORMER_SETTINGS = tuple(  # of the Transformer; the first one that is there counts
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )

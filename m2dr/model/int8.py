@@ -39,9 +39,9 @@ from m2dr.model.hub import OPENVINO_FILE
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import unit_rows
 
-SAMPLE = 192  # documents that are read: a third calibrates, the others are checked
-FEWEST = 32
-LEAST_COSINE = 0.98  # with fp32, in the mean of the checked documents
+SAMPLED_DOCUMENTS = 192  # that are read: a third calibrates, the others are checked
+LEAST_DOCUMENTS = 32  # to calibrate on and check
+LEAST_INT8_COSINE = 0.98  # with fp32, in the mean of the checked documents
 MOST_LOSS = 0.05  # of the mean reciprocal rank of a document among those checked
 SMOOTHING = 0.7  # how much of the spread of activations moves into weights; NNCF's .95 loses more
 QUERY_WORDS = 10  # first words of a document, which are to find it
@@ -57,7 +57,8 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
 
     Args:
         source: of the model, on the CPU.
-        texts: of documents, FEWEST at least; SAMPLE of them, evenly spread, are read.
+        texts: of documents, LEAST_DOCUMENTS at least; SAMPLED_DOCUMENTS of them, evenly spread,
+            are read.
         folder: to write; it appears when it is complete and was found good.
 
     Raises:
@@ -67,11 +68,11 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
     begun = time.monotonic()
     if find_spec("nncf") is None:
         raise missing("nncf", OPENVINO)
-    if len(texts) < FEWEST:
+    if len(texts) < LEAST_DOCUMENTS:
         raise UserError(
-            f"int8 is calibrated on {FEWEST} documents at least; there are {len(texts)}."
+            f"int8 is calibrated on {LEAST_DOCUMENTS} documents at least; there are {len(texts)}."
         )
-    rows = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).astype(int)
+    rows = np.linspace(0, len(texts) - 1, min(SAMPLED_DOCUMENTS, len(texts))).astype(int)
     texts = [texts[row] for row in rows]
     used, checked = texts[::3], texts[1::3] + texts[2::3]
     exact, tokenizer = replace(source, dtype="fp32").open(OPENVINO)
@@ -92,7 +93,7 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
             f"cosine {cosine:.4f} with fp32; the first words of {len(checked)} documents find them "
             f"with a mean reciprocal rank of {ranks[1]:.4f}, in fp32 {ranks[0]:.4f}"
         )
-        if not (cosine >= LEAST_COSINE and ranks[0] - ranks[1] <= MOST_LOSS):
+        if not (cosine >= LEAST_INT8_COSINE and ranks[0] - ranks[1] <= MOST_LOSS):
             raise UserError(f"{source.model} loses too much in int8: {compared}.")
         shutil.rmtree(folder, ignore_errors=True)
         aside.replace(folder)

@@ -22,7 +22,7 @@ from m2dr.core.files import explain_failure, write_json
 from m2dr.core.records import ModelCard, pooling_modes
 from m2dr.model import st_folder
 from m2dr.model.backbones import read_sizes
-from m2dr.model.hub import DENSE, SETTINGS, WEIGHTS, ListedModule, behind_pooling
+from m2dr.model.hub import DENSE, TRANSFORMER_SETTINGS, WEIGHTS, ListedModule, behind_pooling
 
 FIRST = 2  # number of the first module behind the pooling
 _TANH = "torch.nn.modules.activation.Tanh"  # the activation function of a Dense that names none
@@ -252,4 +252,4 @@ def write_settings(
     st_folder.write_modules_list(folder, listed)
     st_folder.write_model_settings(folder, card, **more)
     lower = {"do_lower_case": True} if lowercases else {}
-    write_json(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})
+    write_json(folder / TRANSFORMER_SETTINGS[0], {"max_seq_length": card.document_length, **lower})

@@ -258,7 +258,7 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
         UserError: one of them asks for something that m2dr does not run.
     """
     inner = hub.transformer_folder(folder)
-    paths = [inner / name for name in hub.SETTINGS]
+    paths = [inner / name for name in hub.TRANSFORMER_SETTINGS]
     path = next((path for path in paths if read_optional_object(path, _FIELDS)), paths[0])
     settings = read_optional_object(path, _FIELDS)
     for name in _TABLES:

@@ -16,7 +16,7 @@ from m2dr.core.records import ModelCard, Side, paired
 if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
     from transformers import PreTrainedTokenizerBase
 
-SAMPLE = "read a file line by line and close it"  # about as long as people's queries are
+SAMPLE_QUERY = "read a file line by line and close it"  # about as long as people's queries are
 _CHARACTERS = 32  # of a long text are read at first for each token that is kept
 # Classes to which earlier versions of transformers gave the ends that tokenizer_config.json names.
 _FLAGGED = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")

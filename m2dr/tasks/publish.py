@@ -25,11 +25,18 @@ from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.encoder import parameters_of
 from m2dr.model.export import cut_model, refuse_unready, write_graph, write_words
-from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
+from m2dr.model.hub import (
+    CARD,
+    CHECKPOINTS,
+    MODULES,
+    TRANSFORMER_SETTINGS,
+    WEIGHTS_INDEX,
+    listed_modules,
+)
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.evaluating.figures import ModelResult, read_results
 from m2dr.tasks.models import names_of, newest_model
-from m2dr.tasks.training.run_folder import SETTINGS as TRAINING
+from m2dr.tasks.training.run_folder import TRAINING_SETTINGS
 
 MAIN = "main"  # the branch of a new repository
 # Files of a model in its own folder; those of its modules lie in folders that modules.json names.
@@ -41,7 +48,13 @@ FILES = (
     "generation_config.json",
     "*.safetensors",
     WEIGHTS_INDEX,
-) + ((*checkpoint.TOKENIZERS, "chat_template.jinja", MODULES, MODEL_SETTINGS, *SETTINGS, TRAINING))
+    *checkpoint.TOKENIZERS,
+    "chat_template.jinja",
+    MODULES,
+    MODEL_SETTINGS,
+    *TRANSFORMER_SETTINGS,
+    TRAINING_SETTINGS,
+)
 _IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
 
 
@@ -200,7 +213,7 @@ def write_card(request: CardRequest) -> Report:
             )
             for grid, made in ((result.grid, result.provenance) for result in results)
         )
-        settings = read_training_settings(folder / TRAINING)
+        settings = read_training_settings(folder / TRAINING_SETTINGS)
         write_readme(card, folder, settings, grids, export=checkpoint.read_exported(folder))
     lines = [
         f"{grid.corpus} {grid.split}".strip()

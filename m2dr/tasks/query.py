@@ -36,7 +36,7 @@ from m2dr.index.exit_files import (
 from m2dr.index.manifest import layer_folder
 from m2dr.model.checkpoint import check_exits, read_card
 from m2dr.model.hub import EXITS, WORDS, find_folder
-from m2dr.model.tokenizer import SAMPLE, tokenize
+from m2dr.model.tokenizer import SAMPLE_QUERY, tokenize
 from m2dr.model.words import WordTable
 from m2dr.tasks.embed import embed_texts, tokens_per_batch
 from m2dr.tasks.models import fitted_cuts, label_of, names_of
@@ -408,7 +408,7 @@ class QueryEncoder:
     def warm_up(self) -> None:
         """Run a few queries, so that libraries are loaded before the first one that counts."""
         for _ in range(_WARM_UPS):
-            self.encode([SAMPLE])
+            self.encode([SAMPLE_QUERY])
 
 
 class _Words(QueryEncoder):

@@ -30,9 +30,9 @@ LONGEST_STEP = 1.0  # Frobenius norm of a step; one step of Newton and Schulz co
 ROUND = 25  # steps between two evaluations on the held-out texts
 HELD_OUT = 512  # texts to evaluate on, at most; not above BATCH
 ONE_OF = 8  # of so many texts one is held out at most
-FEWEST = 3  # held-out texts: with fewer there is no ranking to compare
+LEAST_HELD_OUT = 3  # held-out texts: with fewer there is no ranking to compare
 SHARPNESS = 2.0  # of the rankings by full vectors: 1 / τ is this over the spread of their scores
-ALIKE = 1e-6  # least spread of scores that is more than rounding
+LEAST_SPREAD = 1e-6  # least spread of scores that is more than rounding
 _NEWTON = 8  # steps to the best temperature
 _ITSELF = -1e4  # stands for the score of a text with itself: no share of any softmax
 _LEAST = 1e-12  # is added to divisors
@@ -216,7 +216,7 @@ def _learned(
     order = torch.randperm(len(points), generator=generator)
     count = min(HELD_OUT, len(points) // ONE_OF)
     held_out, texts = points[order].float().tensor_split([count])
-    if not ranking.dims or count < FEWEST or not ranking.set_temperature(texts[:BATCH]):
+    if not ranking.dims or count < LEAST_HELD_OUT or not ranking.set_temperature(texts[:BATCH]):
         advance(STEPS)
         return start
     descent = _Descent(start.float(), ranking.dims)
@@ -253,9 +253,9 @@ class _RankingLoss:
         scores = points @ points.mT
         others = ~torch.eye(len(points), dtype=torch.bool)
         spread = float(scores[others].view(len(points), -1).std(dim=1).mean())
-        self._full = SHARPNESS / max(spread, ALIKE)
+        self._full = SHARPNESS / max(spread, LEAST_SPREAD)
         self._sharpness = points.new_full((len(self.dims), 1, 1), self._full)
-        return spread > ALIKE
+        return spread > LEAST_SPREAD
 
     def fit_temperatures(self, points: Tensor, count: int, rotation: Tensor) -> float:
         """Find the best τ_k for a rotation, and return its loss on these points [B, W].

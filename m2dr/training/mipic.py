@@ -22,14 +22,14 @@ from m2dr.training.losses import contrastive
 Anchor = Literal["cls", "mean", "last"]  # poolings whose vector is compared with token states
 
 SHORTEST = 16  # the dims are this and its doubles below the width, and the width (MIPIC, 4)
-SEED = 13  # of the projectors, so that they start the same whatever else was drawn
+PROJECTOR_SEED = 13  # of the projectors, so that they start the same whatever else was drawn
 # (layers, width) to the layers of MIPIC, A.5. Its TinyBERT-6L is what the even spread gives.
 PUBLISHED = {
     (12, 768): (2, 4, 6, 8, 9, 10, 12),
     (24, 1024): (1, 4, 7, 11, 15, 19, 24),
     (28, 1024): (2, 6, 12, 16, 20, 24, 28),
 }
-FEWEST = 8  # tokens kept of a text that has them, however short the prefix (MIPIC, A.5)
+LEAST_TOKENS = 8  # tokens kept of a text that has them, however short the prefix (MIPIC, A.5)
 FIRST, LAST = Fraction("0.2"), Fraction("0.7")  # shares of the shortest and the longest prefix
 _NOISE = 8  # rounding errors of a mean and a difference, in units of the last place
 
@@ -74,7 +74,7 @@ class Chain(nn.Module):
         """
         super().__init__()
         self.checkpoints, self.temperature = tuple(checkpoints), temperature
-        generator = torch.Generator().manual_seed(SEED)
+        generator = torch.Generator().manual_seed(PROJECTOR_SEED)
         self.projectors = nn.ModuleList(
             _projector(a.dim, b.dim, generator) for a, b in pairwise(self.checkpoints)
         )
@@ -208,9 +208,9 @@ class TokenRelations(nn.Module):
         """
         tokens = real.sum(dim=-1, keepdim=True)  # [b, 1]
         shares = torch.tensor(self.shares, dtype=torch.float64, device=real.device)
-        wanted = (tokens * shares - 1e-9).ceil().clamp(min=FEWEST)  # 29 / 70 of 70 are 29
+        wanted = (tokens * shares - 1e-9).ceil().clamp(min=LEAST_TOKENS)  # 29 / 70 of 70 are 29
         counts = wanted.to(tokens.dtype).minimum(tokens)
-        most = max(FEWEST, ceil(real.shape[1] * self.shares[-1]))
+        most = max(LEAST_TOKENS, ceil(real.shape[1] * self.shares[-1]))
         return teacher.argsort(dim=-1, descending=True, stable=True)[:, :most], counts
 
 

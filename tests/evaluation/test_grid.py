@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluation.grid import (
-    SCORES,
+    SCORES_FILE,
     Grid,
     LayerScores,
     LayerScoresFile,
@@ -223,8 +223,8 @@ def test_a_damaged_file_of_scores_is_a_sentence(cut: int, tmp_path: Path) -> Non
     with pytest.raises(UserError, match="There are no scores of single queries"):
         read_scores(tmp_path)
     write_scores([scores()], tmp_path)
-    whole = (tmp_path / SCORES).read_bytes()
-    (tmp_path / SCORES).write_bytes(whole[:cut])
+    whole = (tmp_path / SCORES_FILE).read_bytes()
+    (tmp_path / SCORES_FILE).write_bytes(whole[:cut])
 
     with pytest.raises(UserError, match="is not a file of scores that m2dr wrote"):
         read_scores(tmp_path)

@@ -182,7 +182,7 @@ def test_a_graph_is_written_once_for_a_model_and_again_when_it_is_damaged(
 def test_a_graph_with_other_vectors_is_refused_and_removed(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "LEAST_COSINE", 1.1)
+    monkeypatch.setattr(graphs, "LEAST_RUNTIME_COSINE", 1.1)
     with pytest.raises(UserError, match=r"not like torch \(cosine 1\.0000\)"):
         DocumentSource(str(tiny_backbone), 1, "cpu", "fp32", tmp_path).open(OPENVINO)
     assert not list(tmp_path.glob("graphs/*"))
@@ -197,7 +197,7 @@ def test_auto_is_openvino_for_many_documents_where_it_can_be(
     assert choose_runtime(fitted, "auto", 9_999) == "torch"
     assert choose_runtime(fitted, "auto", 10_000) == OPENVINO
     assert not capsys.readouterr().err
-    monkeypatch.setattr(graphs, "LEAST_COSINE", 1.1)
+    monkeypatch.setattr(graphs, "LEAST_RUNTIME_COSINE", 1.1)
     assert choose_runtime(replace(fitted, cache=tmp_path), "auto", 10_000) == "torch"
     assert "openvino is not possible" in capsys.readouterr().err
     monkeypatch.setitem(RUNTIMES, OPENVINO, replace(RUNTIMES[OPENVINO], packages=("absent",)))

@@ -31,7 +31,7 @@ from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, read_card
-from m2dr.model.hub import SETTINGS
+from m2dr.model.hub import TRANSFORMER_SETTINGS
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.training.train import train
@@ -211,7 +211,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
 def test_what_is_not_run_is_refused_by_name(case: str, make: Make) -> None:
     place, values, sentence = REFUSED[case]
     folder = make("mean", [dense(32, 8)])
-    path = {"": folder / st_files.MODEL_SETTINGS, "bert": folder / SETTINGS[0]}
+    path = {"": folder / st_files.MODEL_SETTINGS, "bert": folder / TRANSFORMER_SETTINGS[0]}
     change(path.get(place, folder / place / "config.json"), **values)
 
     with pytest.raises(UserError, match=sentence):
@@ -298,7 +298,7 @@ def test_prompts_that_are_not_taken_are_named(make: Make) -> None:
 
 def test_a_length_of_null_is_none(make: Make) -> None:
     folder = make()
-    change(folder / SETTINGS[0], max_seq_length=None)
+    change(folder / TRANSFORMER_SETTINGS[0], max_seq_length=None)
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": None}))
 
@@ -318,9 +318,9 @@ def test_texts_are_cut_where_sentence_transformers_cuts_them(make: Make, tiny: T
     shorter = make(name="shorter")
     tiny.max_seq_length = before
     assert read_card(shorter).document_length == length(shorter) == 9
-    change(folder / SETTINGS[0], max_seq_length=7)
+    change(folder / TRANSFORMER_SETTINGS[0], max_seq_length=7)
     assert read_card(folder).document_length == length(folder) == 7
-    (folder / SETTINGS[0]).rename(folder / "sentence_roberta_config.json")
+    (folder / TRANSFORMER_SETTINGS[0]).rename(folder / "sentence_roberta_config.json")
     assert read_card(folder).query_length == length(folder) == 7
 
 
@@ -332,7 +332,7 @@ def test_rotary_backbones_read_as_far_as_the_folder_says(model_type: str, tmp_pa
         device="cpu",
     )
     model.save(str(tmp_path / "saved"))
-    change(tmp_path / "saved" / SETTINGS[0], max_seq_length=40)
+    change(tmp_path / "saved" / TRANSFORMER_SETTINGS[0], max_seq_length=40)
     text = "list of numbers " * 20
 
     vector = Encoder(tmp_path / "saved", dtype="fp32").encode(text)
@@ -347,7 +347,7 @@ def test_a_model_that_lowercases_does_so_when_it_was_saved_again(
     folder = make()
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": None}))
-    change(folder / SETTINGS[0], do_lower_case=True)
+    change(folder / TRANSFORMER_SETTINGS[0], do_lower_case=True)
     rows = load(folder)[1](["Open The FILE"], 64)
 
     checkpoint.save(*load(folder), read_card(folder), tmp_path / "saved")

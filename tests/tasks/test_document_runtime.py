@@ -38,7 +38,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("M2DR_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("m2dr.model.int8.MOST_LOSS", 1)
-        patch.setattr("m2dr.model.int8.LEAST_COSINE", 0)
+        patch.setattr("m2dr.model.int8.LEAST_INT8_COSINE", 0)
         # Exits of few documents, as of many.
         patch.setattr("m2dr.index.exit_files.FEWEST_DOCUMENTS", 1)
         yield
@@ -244,9 +244,9 @@ class TestInt8:
     @pytest.mark.parametrize(
         ("name", "value", "said"),
         [
-            ("LEAST_COSINE", 1.1, r"loses too much in int8: cosine \d\.\d+"),
+            ("LEAST_INT8_COSINE", 1.1, r"loses too much in int8: cosine \d\.\d+"),
             ("MOST_LOSS", -2.0, "mean reciprocal rank"),
-            ("FEWEST", 41, "calibrated on 41 documents at least; there are 40"),
+            ("LEAST_DOCUMENTS", 41, "calibrated on 41 documents at least; there are 40"),
         ],
     )
     def test_what_is_not_good_is_refused(

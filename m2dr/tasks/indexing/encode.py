@@ -52,7 +52,7 @@ from m2dr.model.graphs import (
     require_runtime,
 )
 from m2dr.model.hub import find_folder
-from m2dr.model.int8 import SAMPLE, quantize
+from m2dr.model.int8 import SAMPLED_DOCUMENTS, quantize
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.corpus import CorpusRows, absolute, finish_change, open_corpus, texts_of
 from m2dr.tasks.embed import embed_tokens, embed_tokens_and_states
@@ -511,8 +511,8 @@ def _in_int8(job: EncodingJob, dataset: Dataset) -> EncodingJob:
     runtime = next(filter(None, (_runtime_of(path) for path, _ in job.stores)), "")
     if not runtime:
         if not source.int8.exists():
-            texts = list(texts_of(dataset, exit_files.sampled_rows(job.documents, SAMPLE)))
-            quantize(source, texts, source.int8)
+            rows = exit_files.sampled_rows(job.documents, SAMPLED_DOCUMENTS)
+            quantize(source, list(texts_of(dataset, rows)), source.int8)
         runtime = f"{INT8}{int8_digest(source.int8)}"
     stores = tuple((path, replace(plan, runtime=runtime)) for path, plan in job.stores)
     return replace(job, runtime=runtime, stores=stores)

@@ -33,7 +33,7 @@ from m2dr.tasks.vectors import ROTATION, vectors_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
 # from another at 1: 16-bit numbers alone move it by .01, another layer or order of rows by about 1.
-ALIKE = 0.1
+MOST_APART = 0.1
 NEIGHBOURS = 10  # of a document, which short prefixes should keep
 COMPARED = 2000  # documents of which that is asked
 READY = 0.9  # prefixes that keep so much of what rotated ones keep need no rotation
@@ -253,7 +253,7 @@ def _try(
     unit = between or np.linalg.norm(a, axis=1).mean() or 1.0
     far = np.linalg.norm(a - b, axis=1) / unit
     for document, row, apart in zip(documents, rows[chosen], far, strict=True):
-        if apart > ALIKE:
+        if apart > MOST_APART:
             raise UserError(
                 f"Document {document.id!r} by {request.model} at layer {layer} lies {apart:.2f} "
                 f"times as far from row {row} as from others; name their model, or --sample 0."

@@ -15,6 +15,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, ModelCard
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
+from m2dr.data.memory import CORPUS_FILE
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
 from m2dr.index.faiss import build_index
@@ -35,8 +36,6 @@ from m2dr.tasks.corpus import (
 from m2dr.tasks.indexing.encode import encode_stores
 from m2dr.tasks.indexing.fit_index import fit_encoded, refit_words
 from m2dr.tasks.models import document_layers, newest_model
-
-CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
 
 # Encoding and building
 
@@ -160,9 +159,11 @@ def sync(
             one to delete is not there, or no document would be left; nothing has changed then.
     """
     find_folder(request.model)  # which new documents are encoded by
-    path = Path(os.path.realpath(Path(named(request.corpus)[1]) / CORPUS))
+    path = Path(os.path.realpath(Path(named(request.corpus)[1]) / CORPUS_FILE))
     if not path.is_file():
-        raise UserError(f"{request.corpus} has no {CORPUS} to change; run m2dr index corpus again.")
+        raise UserError(
+            f"{request.corpus} has no {CORPUS_FILE} to change; run m2dr index corpus again."
+        )
     with lock_file(path):
         return _change(request, path, add, set(delete), replace_same)
 

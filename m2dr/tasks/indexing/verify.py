@@ -28,7 +28,8 @@ from m2dr.tasks.corpus import CorpusRows, named, open_corpus
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.vectors import rotation_of
 
-LEAST_COSINE = 0.99  # bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers
+# Bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers.
+LEAST_STORED_COSINE = 0.99
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _compare(
     cosines = (a * b).sum(axis=1) / np.where(norms > 0, norms, 1)
     cosines[(norms == 0) & np.isclose(a, b).all(axis=1)] = 1  # two zero vectors are alike
     for document, cosine in zip(documents.values(), cosines, strict=True):
-        if cosine < LEAST_COSINE:
+        if cosine < LEAST_STORED_COSINE:
             yield (
                 f"The vector of document {document.id!r} in {store.folder} has cosine "
                 f"{cosine:.3f} to what the model says now; --overwrite encodes all anew."

@@ -16,7 +16,7 @@ from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
 from m2dr.core.settings import request_of, takes
 from m2dr.data.dataset import row_of_document
-from m2dr.data.memory import Columns, Passages, changed
+from m2dr.data.memory import CORPUS_FILE, Columns, Passages, changed
 from m2dr.index.manifest import (
     DIGITS,
     MANIFEST,
@@ -40,7 +40,6 @@ from m2dr.tasks.vectors import rotation_of
 if TYPE_CHECKING:
     from m2dr.tasks.indexing.index import ChangeReport
 
-CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
 _CUTS = 32  # searchers that are kept open
 
 
@@ -98,7 +97,7 @@ class Index:
         """
         named = fspath(name)
         where: dict[str, Any] = {"index" if _is_index(named) else "corpus": named}
-        if root is None and (Path(named) / CORPUS).exists() and (found := homes(Path(named))):
+        if root is None and (Path(named) / CORPUS_FILE).exists() and (found := homes(Path(named))):
             root = Path(named).parent
             if not options.get("model") and len(found) == 1:
                 label = StoreManifest.read(store_folders_of(found[0])[-1]).label
@@ -210,7 +209,7 @@ class Index:
         with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as aside:
             corpus = Path(aside, "saved", self.resolved.corpus)
             shutil.copytree(home, corpus / home.name)
-            write_documents(self.resolved.dataset.documents(), corpus / CORPUS)
+            write_documents(self.resolved.dataset.documents(), corpus / CORPUS_FILE)
             Path(aside, "saved").replace(target)
         return target
 
@@ -389,7 +388,7 @@ def _is_index(name: str) -> bool:
     if in_milvus(name) or any(Path(name, file).exists() for file in (MANIFEST, STORE)):
         return True
     above = any(next(Path(name).glob(f"{up}layer-*/{STORE}"), None) for up in ("", "*/", "*/*/"))
-    return above and not Path(name, CORPUS).exists()  # of Index.build: a corpus too
+    return above and not Path(name, CORPUS_FILE).exists()  # of Index.build: a corpus too
 
 
 def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path:
@@ -400,11 +399,11 @@ def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path
     """
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=root) as aside:
-        unfinished = Path(aside, CORPUS)
+        unfinished = Path(aside, CORPUS_FILE)
         write_documents(as_documents(items), unfinished)
         digest = sha256_of(unfinished)
         folder = root / (name or f"documents-{digest[:DIGITS]}")
-        path = folder / CORPUS
+        path = folder / CORPUS_FILE
         if path.exists() and sha256_of(path) != digest:
             if name and not overwrite:
                 raise UserError(f"{folder} holds other documents; name it or overwrite=True.")

@@ -37,7 +37,7 @@ from m2dr.training.linear_fit import STEPS, fit_head, fit_rotation
 from m2dr.training.words import fit_words
 
 FITTED = "fitted"  # the variant of a fitted backbone that was never trained
-MOST = 20_000  # texts whose states are read; more hardly help, and cost time and memory
+MOST_TEXTS = 20_000  # texts whose states are read; more hardly help, and cost time and memory
 HELD_OUT = 1024  # texts to choose λ by, at most; never part of the regressions
 ONE_OF = 8  # of so many texts one is held out, until there are enough
 VECTORS = 8192  # embeddings that the rotation is fitted on, at most
@@ -75,7 +75,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
     """
     refuse_backbone(settings.backbone, folder)
     device = choose_training_device(settings.device)
-    texts = fit_texts(settings.corpus, settings.texts or MOST, settings.seed)
+    texts = fit_texts(settings.corpus, settings.texts or MOST_TEXTS, settings.seed)
     encoder, tokenizer = checkpoint.load(settings.backbone)
     dtype = choose_dtype(settings.dtype, device)
     runner = checkpoint.load(settings.backbone, None, device, dtype)[0]

@@ -20,7 +20,7 @@ from m2dr.data.tables import is_hub, name_of
 from m2dr.model.checkpoint import ends_fitted
 from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
 
-SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
+TRAINING_SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
 LOGS = "tensorboard"
 
 
@@ -169,7 +169,7 @@ def begin(
     clear(folder)
     for path in [*inside, folder / LOGS]:
         shutil.rmtree(path, ignore_errors=True)
-    for name in (CARD, SETTINGS):
+    for name in (CARD, TRAINING_SETTINGS):
         (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / RECORD, {PROCESSES: process_count(), **_plain(settings)})
@@ -179,7 +179,7 @@ def clear(folder: Path) -> None:
     """Remove the checkpoints of a finished training; its settings and log of losses stay."""
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     if (folder / RECORD).exists():
-        (folder / RECORD).replace(folder / SETTINGS)
+        (folder / RECORD).replace(folder / TRAINING_SETTINGS)
 
 
 def _require_begun(folder: Path) -> None:
