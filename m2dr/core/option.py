@@ -27,7 +27,7 @@ class Option:
         above: every number is above it.
         below: every number is below it.
         read: what makes the value from the word that was typed.
-        bare: what a number is that is given without its value, or as True in Python.
+        bare: the value of `--name` given without a number, and of True in Python.
         is_file: whether a path is that of a file, not of a folder.
         is_argument: whether the value stands without a name.
     """

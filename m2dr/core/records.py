@@ -59,7 +59,7 @@ class Cut(msgspec.Struct, frozen=True, order=True, omit_defaults=True, repr_omit
 
 
 def is_ready(cut: Cut, cuts: Iterable[Cut]) -> bool:
-    """Whether a cut is as good as those that were trained or fitted: dims between two of a layer.
+    """Return whether a dim lies between the smallest and largest trained dim of its layer.
 
     >>> is_ready(Cut(4, 100), [Cut(4, 64), Cut(4, 128)]), is_ready(Cut(4, 32), [Cut(4, 64)])
     (True, False)

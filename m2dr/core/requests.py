@@ -132,7 +132,7 @@ def language_option() -> Any:  # a field
 
 @dataclass(frozen=True, kw_only=True)
 class Blend:
-    """What stands beside the vectors of queries, by its weight; 0 where nothing does."""
+    """Weights of BM25 (hybrid) and of word vectors (query_mix); 0 switches a part off."""
 
     hybrid: float = option(
         0.0, f"BM25 beside the vectors; of weight {HYBRID} where none follows.", most=1, bare=HYBRID

@@ -337,16 +337,16 @@ def _scan(
     size = max(TILE_SCORES[kind] // most // 128 * 128, TILE_ROWS[kind].start)
     size = min(size, TILE_ROWS[kind].stop, -(-documents // 128) * 128)
     width = max(dim for dim, _ in columns)
-    rooms = SimpleQueue["tuple[Tensor, Tensor]"]()
+    buffers = SimpleQueue["tuple[Tensor, Tensor]"]()
     for _ in range(threads):  # every product has one shape: an edge may round copies otherwise
-        room = torch.empty(size * width, device=device)
-        rooms.put((room, torch.empty(most, size, device=device)))
+        buffer = torch.empty(size * width, device=device)
+        buffers.put((buffer, torch.empty(most, size, device=device)))
 
     def compare(row: int, tile: "Tensor") -> None:
-        n, (room, products) = len(tile), rooms.get()
+        n, (buffer, products) = len(tile), buffers.get()
         with torch.inference_mode():
             for (decode, own, _, by), parts in zip(plans, chunks, strict=True):
-                wide = room[: size * own[-1]].view(size, own[-1])
+                wide = buffer[: size * own[-1]].view(size, own[-1])
                 wide[:n] = torch.from_numpy(decode(tile.numpy())) if decode else tile[:, : own[-1]]
                 wide[n:] = 0
                 factors = wide.new_ones(len(own), n)
@@ -356,7 +356,7 @@ def _scan(
                     factors = _inverse_lengths(wide[:n], own)
                 for chunk in parts:
                     chunk.compare(row, wide, factors, products[: len(chunk.queries)])
-        rooms.put((room, products))
+        buffers.put((buffer, products))
 
     if k and queries:
         with _full_precision():

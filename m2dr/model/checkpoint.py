@@ -246,7 +246,7 @@ def check_exits(folder: Path, fingerprint: str, *names: str) -> None:
             raise UserError(f"{path} is missing or not the file that was written; fit it again.")
 
 
-def ends_fitted(name: str | Path) -> bool:
+def last_layer_has_exit(name: str | Path) -> bool:
     """Return whether the last layer of a model has a fitted exit, as in an exported cut.
 
     Raises:
@@ -261,7 +261,7 @@ def ends_fitted(name: str | Path) -> bool:
 
 def refuse_ended(name: str | Path) -> None:
     """Raise UserError for exits of an index where the last layer of a model has one of its own."""
-    if ends_fitted(name):
+    if last_layer_has_exit(name):
         raise UserError(f"The last layer of {name} has an exit of its own; take --exits model.")
 
 
@@ -478,7 +478,7 @@ def _write_exit(
     fitted, lowers = encoder.fitted, tokenizer.lowercases
     if fitted is not None:
         write_exits(fitted, aside)
-    if encoder.ends_fitted:
+    if encoder.last_layer_has_exit:
         return
     if alone and fitted is None:
         rows = st.write_modules(encoder.behind, aside, st.FIRST)

@@ -240,7 +240,7 @@ class Encoder(nn.Module):
             _listener.reset(token)
 
     @property
-    def ends_fitted(self) -> bool:
+    def last_layer_has_exit(self) -> bool:
         """Whether the deepest layer in memory has a fitted exit, as in an encoder cut there."""
         return self._is_fitted(self.layers)
 

@@ -100,7 +100,7 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
     encoder, tokenizer = checkpoint.load(model, cut.layer, exits=used)
     encoder.requires_grad_(False)
     fitted = encoder.fitted
-    if fitted is not None and encoder.ends_fitted:
+    if fitted is not None and encoder.last_layer_has_exit:
         head, words = fitted.heads[str(cut.layer)], fitted.words
         assert isinstance(head, nn.Linear)
         assert words is not None  # a model that was saved has them
@@ -112,7 +112,7 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
         encoder.behind = _joined([*own, *encoder.behind], cut.dim, encoder.pooled_width)
         encoder.fitted = None
     encoder.exit_heads = nn.ModuleDict()
-    own_exit = encoder.ends_fitted or bool(used) or parent.exit_head == "linear"
+    own_exit = encoder.last_layer_has_exit or bool(used) or parent.exit_head == "linear"
     cuts = {one for one in parent.cuts if one.layer == cut.layer or not own_exit}
     kept = {one for one in cuts if 0 < one.layer <= cut.layer and one.dim <= cut.dim}
     card = replace(
@@ -121,7 +121,7 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
         width=cut.dim,
         cuts=tuple(sorted(kept | {cut})),
         documents="same",
-        exit_head="fitted" if encoder.ends_fitted else "none",
+        exit_head="fitted" if encoder.last_layer_has_exit else "none",
         exported_from=parent.fingerprint,
     )
     encoder.card = card

@@ -105,9 +105,9 @@ class WordTable:
         return unit_rows(vectors) + np.float32(weight) * unit_rows(self.embed(texts))
 
     def bridged(self, vectors: Float32, texts: Sequence[str]) -> Float32:
-        """Return what vectors [N, V] of texts by the query model search: as much of words beside.
+        """Map query-model vectors [N, V] to the document space, and add words with weight 1.
 
-        Both parts have length one.
+        Both parts have length one; the sum is [N, W].
         """
         assert self.bridge is not None, "the model of the bridge was compared"
         return self.mixed(vectors @ self.bridge, texts, 1.0)

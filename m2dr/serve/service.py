@@ -166,7 +166,7 @@ class ServedIndex:
         return self._plans[layer].document_layer
 
     def warning(self, cut: Cut) -> str:
-        """Return why answers at a cut may be worse than the model allows; empty where not so."""
+        """Return a warning if this cut was not trained; otherwise an empty string."""
         return " ".join(self._plans[cut.layer].warnings(cut.dim))
 
     @property

@@ -1,4 +1,4 @@
-"""Corpora by name, and what tells the documents of one from those of another."""
+"""Corpora by name, and digests that tell one version of a corpus from another."""
 
 import hashlib
 import json
@@ -78,8 +78,8 @@ def model_for(corpus: str, root: Path) -> str:
     Raises:
         UserError: there is no such corpus or no model.
     """
-    found = homes(root / open_corpus(corpus).name) if root.is_dir() else []
-    stores = [folder for home in found for folder in store_folders_of(home)]
+    corpus_homes = homes(root / open_corpus(corpus).name) if root.is_dir() else []
+    stores = [folder for home in corpus_homes for folder in store_folders_of(home)]
     if not stores:
         return newest_model()
     newest = max(stores, key=lambda folder: (folder / STORE).stat().st_mtime_ns)
@@ -136,7 +136,7 @@ def distinct(documents: Iterable[Document]) -> Iterator[Document]:
 
 @dataclass(frozen=True)
 class CorpusDigest:
-    """What tells the documents of one corpus from those of another: sha256 in hex."""
+    """Digests of the documents of a corpus: sha256 of ids, texts and fields, in hex."""
 
     docids: str
     texts: str
@@ -144,24 +144,24 @@ class CorpusDigest:
 
     @classmethod
     def of(cls, dataset: Dataset) -> "CorpusDigest":
-        """Return that of a dataset; its documents are read again only if their files changed."""
-        known = _digest_file(dataset)
-        with suppress(UserError):  # it is not there, or damaged
-            return read_record(known, cls)
+        """Return the digest of a dataset, cached until its files change."""
+        path = _digest_file(dataset)
+        with suppress(UserError):  # it is missing or damaged
+            return read_record(path, cls)
         return CorpusRows.of(dataset).digest
 
-    def is_of(self, held: StoreManifest) -> bool:
-        """Whether a store was made from these documents; one of unknown texts may be."""
-        texts = (self.docids, self.texts) == (held.docids, held.texts)
-        return not held.knows_texts or (texts and held.field_texts in ("", self.fields))
+    def is_of(self, manifest: StoreManifest) -> bool:
+        """Return whether a store was made from these documents; true if its texts are unknown."""
+        texts = (self.docids, self.texts) == (manifest.docids, manifest.texts)
+        return not manifest.knows_texts or (texts and manifest.field_texts in ("", self.fields))
 
 
 def finish_change(dataset: Dataset, home: Path) -> None:
-    """Put changed documents in their place, where a change was killed once the stores held them.
+    """Replace corpus.jsonl by the changed one, if a change was killed after it swapped the stores.
 
     Args:
-        dataset: that nothing was read of yet.
-        home: holds its stores.
+        dataset: not read yet.
+        home: folder of its stores.
     """
     for path in map(Path, map(os.path.realpath, dataset.files)):
         changed = path.with_name(CHANGED)
@@ -169,35 +169,36 @@ def finish_change(dataset: Dataset, home: Path) -> None:
             continue
         with suppress(UserError, OSError), lock_file(path):  # the change goes on, or none may write
             for folder in store_folders_of(home)[-1:]:
-                held = StoreManifest.read(folder)
-                now, then = (CorpusDigest.of(open_dataset(str(each))) for each in (path, changed))
-                if then.is_of(held) and not now.is_of(held):
+                manifest = StoreManifest.read(folder)
+                before, after = (CorpusDigest.of(open_dataset(str(p))) for p in (path, changed))
+                if after.is_of(manifest) and not before.is_of(manifest):
                     changed.replace(path)
 
 
-def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
+def check_documents(dataset: Dataset, manifest: StoreManifest, home: Path) -> None:
     """Refuse the documents of a dataset in files, not read yet, if a store holds others.
 
     Raises:
         UserError: it does.
     """
     finish_change(dataset, home)
-    if dataset.files and not CorpusDigest.of(dataset).is_of(held):
+    if dataset.files and not CorpusDigest.of(dataset).is_of(manifest):
         file = dataset.files[0]
-        told = "m2dr index corpus encodes what has changed"
-        raise UserError(f"{home} holds other documents than {file}: {told}.")
+        remedy = "m2dr index corpus encodes what has changed"
+        raise UserError(f"{home} holds other documents than {file}: {remedy}.")
 
 
 def open_bm25(
     store: Store, read: Callable[[], Dataset], language: str = "", *, rebuild: bool = False
 ) -> Bm25:
-    """Open BM25 of the documents of a store, which is built first where it is not that of now.
+    """Open BM25 of a store; rebuild it if the store has changed.
 
     Args:
-        store: whose rows it has.
-        read: opens the dataset with the texts, where it is needed.
-        language: of the stems, as `Analyzer` takes it; by default that of before, or of the texts.
-        rebuild: build it again where its file is damaged.
+        store: the documents, in the order of its rows.
+        read: opens the dataset with the texts; called only to build.
+        language: of the stems, as `Analyzer` takes it; by default that of the present file, or of
+            the texts.
+        rebuild: whether to build it again if its file is damaged, rather than to raise.
 
     Raises:
         UserError: there is no such language, or the dataset has other documents; or the file is
@@ -232,7 +233,7 @@ class CorpusRows:
     @classmethod
     def of(cls, dataset: Dataset) -> "CorpusRows":
         """Read the documents of a corpus once."""
-        known = _digest_file(dataset)
+        path = _digest_file(dataset)
         lines, digests, fields = bytearray(), bytearray(), hashlib.sha256()
         with progress("Reading", dataset.document_count, "documents") as advance:
             for document in dataset.documents():
@@ -246,7 +247,7 @@ class CorpusRows:
             fields.hexdigest(),
         )
         if dataset.files:
-            write_record(known, rows.digest)
+            write_record(path, rows.digest)
         return rows
 
     @property
@@ -260,15 +261,15 @@ class CorpusRows:
 
     def sources(self, store: Store) -> NDArray[np.int64]:
         """Return for each document a row of a store with the same text, [N]; -1 for none."""
-        held = store.digests()
-        order = np.argsort(held, kind="stable")
-        places = np.minimum(np.searchsorted(held, self.digests, sorter=order), len(held) - 1)
-        rows = order[places]
-        return np.where(held[rows] == self.digests, rows, -1)
+        stored = store.digests()
+        order = np.argsort(stored, kind="stable")
+        ranks = np.minimum(np.searchsorted(stored, self.digests, sorter=order), len(stored) - 1)
+        rows = order[ranks]
+        return np.where(stored[rows] == self.digests, rows, -1)
 
 
 def _digest_file(dataset: Dataset) -> Path:
-    """Return where the digest of a dataset is kept; its name tells the state of the files."""
+    """Return the cache file of the digest of a dataset, named by the state of its files."""
     state = [(str(path.resolve()), path.stat()) for path in dataset.files]
     key = json_sha256([(name, status.st_size, status.st_mtime_ns) for name, status in state])
     return cache_folder() / "corpora" / f"{key}.json"

@@ -57,8 +57,8 @@ def embed_tokens(
     vectors = np.empty((len(layers), len(rows), encoder.card.width), dtype=np.float32)
     batches = buckets(rows.lengths, budget, longest_first=True)
     padded = (rows.pad(chosen, pad_id) for chosen in batches)
-    for chosen, found in zip(batches, encoder.embed_many(padded, layers), strict=True):
-        vectors[:, chosen] = found
+    for chosen, embedded in zip(batches, encoder.embed_many(padded, layers), strict=True):
+        vectors[:, chosen] = embedded
         advance(len(chosen))
     _add_words(encoder, vectors, layers, texts)
     return vectors
@@ -99,19 +99,19 @@ def embed_tokens_and_states(
     budget = tokens_per_batch(encoder.device.type)
     width, states = encoder.card.width, (encoder.layers - 1) * encoder.pooled_width
     vectors = np.empty((len(layers), len(rows), width), dtype=np.float32)
-    kept = np.empty((len(chosen), states + width), dtype=np.float32)
+    chosen_states = np.empty((len(chosen), states + width), dtype=np.float32)
     batches = buckets(rows.lengths, budget, longest_first=True)
     padded = (rows.pad(batch, pad_id) for batch in batches)
-    for batch, found in zip(batches, encoder.states_many(padded, layers), strict=True):
-        by_layer = found[:, states:].reshape(len(batch), len(layers), width)
+    for batch, batch_states in zip(batches, encoder.states_many(padded, layers), strict=True):
+        by_layer = batch_states[:, states:].reshape(len(batch), len(layers), width)
         vectors[:, batch] = by_layer.swapaxes(0, 1)
-        mine = np.isin(batch, chosen)
-        places = np.searchsorted(chosen, batch[mine])
-        kept[places, :states] = found[mine, :states]
-        kept[places, states:] = by_layer[mine, layers.index(encoder.layers)]
+        is_chosen = np.isin(batch, chosen)
+        targets = np.searchsorted(chosen, batch[is_chosen])
+        chosen_states[targets, :states] = batch_states[is_chosen, :states]
+        chosen_states[targets, states:] = by_layer[is_chosen, layers.index(encoder.layers)]
         advance(len(batch))
     _add_words(encoder, vectors, layers, texts)
-    return vectors, kept
+    return vectors, chosen_states
 
 
 def embed_texts(

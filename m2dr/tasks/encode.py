@@ -62,8 +62,8 @@ def encode(request: EncodeRequest) -> EncodeReport:
     def parts() -> Iterator[list[str]]:
         for part in batched(texts(), AT_ONCE):
             if request.ids:
-                ids.extend(each.id for each in part)
-            yield [each.content for each in part]
+                ids.extend(document.id for document in part)
+            yield [document.content for document in part]
 
     side: Side = "query" if request.query else "document"
     descr = np.lib.format.dtype_to_descr(np.dtype(request.precision))

@@ -1,4 +1,4 @@
-"""The encoder of people and commands: any texts at one cut, or at several layers in one pass.
+"""The public `Encoder`: texts at one cut, or at several layers in one pass.
 
 Shapes: L layers, N texts, Q queries, H width of the model, D dims of a cut.
 """
@@ -169,7 +169,7 @@ class Encoder:
 
     @property
     def model_card_data(self) -> SimpleNamespace:
-        """What evaluators of sentence-transformers give their measures to, which keeps none."""
+        """A model card for evaluators of sentence-transformers; it ignores their measures."""
         return SimpleNamespace(base_model=self.name, set_evaluation_metrics=lambda *_: None)
 
     @property
@@ -195,8 +195,8 @@ class Encoder:
     def prompts(self) -> dict[str, str]:
         """The prompts of the model by name; those of queries and documents are among them."""
         sides = {"query": self.card.query_prefix, "document": self.card.document_prefix}
-        own = self._settings.get("prompts") or {}
-        return {name: text for name, text in own.items() if isinstance(text, str)} | sides
+        named = self._settings.get("prompts") or {}
+        return {name: text for name, text in named.items() if isinstance(text, str)} | sides
 
     @cached_property
     def _settings(self) -> Mapping[str, Any]:
@@ -292,9 +292,9 @@ class Encoder:
         budget = batch_size and batch_size * min(longest, _LONG)
         if truncate_dim is not None and truncate_dim > self.dim:
             raise UserError(f"Dim {truncate_dim} was asked for; this encoder has {self.dim}.")
-        own = self.layer if side == "query" else self.document_layer
-        asked = layer if isinstance(layer, Iterable) else [own if layer is None else layer]
-        layers = sorted({*asked})
+        default = self.layer if side == "query" else self.document_layer
+        requested = layer if isinstance(layer, Iterable) else [default if layer is None else layer]
+        layers = sorted({*requested})
         single = isinstance(sentences, str | Mapping)
         items = [sentences] if isinstance(sentences, str | Mapping) else sentences
         texts = [document.content for document in as_documents(items)]
@@ -305,13 +305,13 @@ class Encoder:
             )
         if normalize_embeddings and self.card.similarity != "cosine":
             vectors = np.stack([_unit(rows) for rows in vectors])
-        rows = [each[0] if single else each for each in vectors]
+        rows = [matrix[0] if single else matrix for matrix in vectors]
         if convert_to_tensor or not convert_to_numpy:
             from m2dr.model.devices import as_tensor
 
-            rows = [as_tensor(each) for each in rows]
-            rows = rows if convert_to_tensor or single else [list(each) for each in rows]
-        return dict(zip(layers, rows, strict=True)) if layer is asked else rows[0]
+            rows = [as_tensor(array) for array in rows]
+            rows = rows if convert_to_tensor or single else [list(tensor) for tensor in rows]
+        return dict(zip(layers, rows, strict=True)) if layer is requested else rows[0]
 
     def of_mteb(
         self, batches: Iterable[Any], task: Any, prompt_type: str | None
@@ -400,7 +400,7 @@ class Encoder:
         from m2dr.model.encoder import parameters_of
 
         card, deepest = self.card, max(self.layer, self.document_layer)
-        own = {
+        metadata = {
             "name": f"m2dr/{names_of([self.name])[0]}-{Cut(self.layer, self.dim)}",
             "revision": card.fingerprint,
             "n_parameters": parameters_of(load(self.name, deepest)[0], deepest),
@@ -410,7 +410,7 @@ class Encoder:
             "framework": ["PyTorch"],
             "use_instructions": bool(card.query_prefix or card.document_prefix),
         }
-        return ModelMeta(**ModelMeta.create_empty().model_dump() | own)
+        return ModelMeta(**ModelMeta.create_empty().model_dump() | metadata)
 
     def cut(self, layer: int | str | Cut | None = None, dim: int | None = None) -> "Encoder":
         """Return the same model at another cut; its layers are loaded once more.
@@ -566,22 +566,22 @@ class Encoder:
         opened = deepest.opened if len(texts) > 1 or len(layers) > 1 else None
         int8 = side == "document" and self.options["dtype"] == "int8" and max(layers) > 0
         if opened and opened.name == "torch" and not int8:
-            encoder = cast("BatchEncoder", opened.runtime)
+            runtime = cast("BatchEncoder", opened.runtime)
             pad_id = opened.tokenizer.pad_id
-            return embed_tokens(encoder, rows, pad_id, layers, advance, budget, texts)
+            return embed_tokens(runtime, rows, pad_id, layers, advance, budget, texts)
         if int8 or (opened and opened.name == "openvino" and side == "document"):
-            before, self._first_documents = self._first_documents, self._first_documents or texts
+            previous, self._first_documents = self._first_documents, self._first_documents or texts
             try:
                 graph, pad_id = self._graph(max(layers))  # batches side by side
             except UserError:
-                self._first_documents = before  # too few to calibrate int8
+                self._first_documents = previous  # too few to calibrate int8
                 raise
             return embed_tokens(graph, rows, pad_id, layers, advance, budget, texts)
         vectors = []
         for layer in layers:
-            own = self._encoder(layer)
-            tokens = rows if layer or own is deepest else own.tokenize(texts)
-            vectors.append(own.embed(tokens, texts))
+            encoder = self._encoder(layer)
+            tokens = rows if layer or encoder is deepest else encoder.tokenize(texts)
+            vectors.append(encoder.embed(tokens, texts))
         advance(len(texts))
         return np.stack(vectors)
 
@@ -615,14 +615,14 @@ def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Docum
     Raises:
         UserError: an item has no text, or no id although it needs one.
     """
-    named: bool | None = None  # whether rows have ids, as the first does or does not
+    have_ids: bool | None = None  # whether rows have ids, as the first does or does not
     for number, row in enumerate(rows_of(items)):
         docid = optional(row, DOCUMENT_IDS)
-        named = docid is not None if named is None else named
-        if named != (docid is not None):
-            what = "no id" if named else "an id"
+        have_ids = docid is not None if have_ids is None else have_ids
+        if have_ids != (docid is not None):
+            what = "no id" if have_ids else "an id"
             raise UserError(f"Document {number} has {what}, unlike the first.")
-        if not (named or numbered):
+        if not (have_ids or numbered):
             raise UserError(f"Document {number} has no id, which is a string under 'id'.")
         text, title = optional(row, DOCUMENT_TEXTS), row.get("title") or ""
         if not isinstance(text, str) or not isinstance(title, str):
@@ -644,7 +644,7 @@ def _unit(vectors: Float32) -> Float32:
 def _ahead(
     tokens: Callable[[Sequence[str]], Tokens], parts: Iterable[Sequence[str]]
 ) -> Iterator[Tokens]:
-    """Yield what `tokens` gives for each part; another thread tokenises the next meanwhile."""
+    """Yield `tokens(part)` for each part, while a thread tokenises the next one."""
     source = iter(parts)
     first, part = next(source, None), next(source, None)
     if first is None:
@@ -653,7 +653,7 @@ def _ahead(
     if part is not None:  # a single query is not worth a thread
         with ThreadPoolExecutor(1, "tokenise") as pool:
             while part is not None:
-                coming = pool.submit(tokens, part)
+                future = pool.submit(tokens, part)
                 yield rows
-                rows, part = coming.result(), next(source, None)
+                rows, part = future.result(), next(source, None)
     yield rows

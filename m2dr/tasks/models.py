@@ -1,4 +1,4 @@
-"""Models by their names, and the cuts, layers and labels that a card stands for."""
+"""Models by name, and the cuts, layers and labels of a model card."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -31,9 +31,9 @@ def at_revision(function: Function) -> Function:
     """Return a function in which the backbone of its settings is one commit of the hub."""
 
     @wraps(function)
-    def run(settings: Any, *rest: Any, **named: Any) -> Any:  # the function's
+    def run(settings: Any, *arguments: Any, **keywords: Any) -> Any:  # the function's
         with pinned(settings.backbone, settings.revision):
-            return function(settings, *rest, **named)
+            return function(settings, *arguments, **keywords)
 
     return cast(Function, run)
 
@@ -55,8 +55,8 @@ def newest_model(folder: Path = MODELS) -> str:
     try:
         find_folder(BUILT_IN)
     except UserError as error:
-        told = f"No --model was given and there is no trained one in {folder}/."
-        raise UserError(f"{told} {error}") from None
+        missing = f"No --model was given and there is no trained one in {folder}/."
+        raise UserError(f"{missing} {error}") from None
     say(f"Model: {BUILT_IN}, as there is no trained one in {folder}/; --model names another.")
     return BUILT_IN
 
@@ -112,8 +112,8 @@ def cuts_of(card: ModelCard, layers: Sequence[int], dims: Sequence[int]) -> tupl
     """
     layers = layers or range(card.lowest_layer, card.query_layer + 1)
     dims = dims or default_dims(card.width)
-    found = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
-    return tuple(sorted(found))
+    cuts = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
+    return tuple(sorted(cuts))
 
 
 def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
@@ -124,13 +124,12 @@ def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
 
 def names_of(models: Sequence[str]) -> list[str]:
     """Return names of models for tables: the folder's, with more of its path where names repeat."""
-    places = [Path(model).resolve() if Path(model).is_dir() else Path(model) for model in models]
-    places = [
-        Path(read_card(place).backbone) if (place / CARD_FILE).exists() else place
-        for place in places
+    paths = [Path(model).resolve() if Path(model).is_dir() else Path(model) for model in models]
+    paths = [
+        Path(read_card(path).backbone) if (path / CARD_FILE).exists() else path for path in paths
     ]
     for parts in range(1, 9):
-        names = ["-".join(part for part in place.parts[-parts:] if part != "/") for place in places]
+        names = ["-".join(part for part in path.parts[-parts:] if part != "/") for path in paths]
         if len(set(names)) == len(names):
             return names
     raise UserError(f"The models {', '.join(models)} repeat; name each once.")

@@ -59,7 +59,7 @@ class QueryPlan:
     Attributes:
         model: folder or id of the model of the documents.
         card: of that model.
-        layer: that queries run through; the last one of those that are given or pass a bridge.
+        layer: of the queries; the last one where they are given or pass a bridge.
         document_layer: of the documents that they search.
         source: what makes the vectors: the layers of the model, words alone (layer 0), another
             model over a bridge, or whoever gave them.
@@ -85,21 +85,22 @@ class QueryPlan:
 
     @property
     def key(self) -> "QueryPlan":
-        """The plan without what changes no vector: what its encoder is kept by."""
+        """The plan without what changes no vector, by which its encoder is cached."""
         weights: dict[str, Any] = dict.fromkeys(self.options.weights, 0.0)
         options = QueryOptions(**self.options.query_options | weights)
         return replace(self, document_layer=0, options=options)
 
     @property
     def mix(self) -> float:
-        """Weight of words in the vector; 0 where it reads some already, or none were fitted to it.
+        """The weight of `query_mix` where it applies, otherwise 0.
 
-        Words of an index are fitted to documents of the last layer.
+        It applies to documents of the last layer, to which the words of an index are fitted, and
+        to queries whose exit has no word term.
         """
         card = self.card
-        own = self.layer < card.layers and card.exit_head == "fitted"
-        takes = self.exits is None and self.document_layer == card.layers and not own
-        return self.options.query_mix if takes else 0.0
+        reads_words = self.layer < card.layers and card.exit_head == "fitted"
+        meets_last = self.document_layer == card.layers
+        return self.options.query_mix if meets_last and not (self.exits or reads_words) else 0.0
 
     @cached_property
     def words(self) -> WordTable:
@@ -115,46 +116,48 @@ class QueryPlan:
         return _checked_words(exits, self.card.fingerprint)
 
     def mixed(self, vectors: Float32, texts: Sequence[str], weight: float) -> Float32:
-        """Return vectors of texts [N, W], with their words at a weight; as they are at 0."""
+        """Return the vectors of texts [N, W] plus `weight` times those of their words."""
         return self.words.mixed(vectors, texts, weight) if weight else vectors
 
     def warnings(self, dim: int, documents: Callable[[Cut], list[str]] | None = None) -> list[str]:
-        """Return why rankings of queries at a dim may be worse than the model allows.
+        """Return warnings: cuts that were not trained, or words older than the documents.
 
         Args:
             dim: of the queries.
-            documents: what open documents say of the cut of a query; by default what the model was
-                trained for says of documents of the plan's layer and the same dim.
+            documents: the warnings of opened documents for the cut of a query; by default those of
+                the model for documents of the plan's layer and the same dim.
         """
         if self.exits:
             home = self.exits.parent
-            told = f"The words of {home} were fitted before its documents changed; m2dr index fit"
-            outdated = are_outdated(layer_folder(home, self.card.layers))
-            return [f"{told} fits them again."] if outdated else []
+            if not are_outdated(layer_folder(home, self.card.layers)):
+                return []
+            changed = f"The words of {home} were fitted before its documents changed"
+            return [f"{changed}; m2dr index fit fits them again."]
         cut, searched = Cut(self.layer, dim), Cut(self.document_layer, dim)
         return documents(cut) if documents else label_of(self.card, "").warnings(cut, searched)
 
     def describe(self, dim: int) -> str:
         """Return what the queries are, in words."""
-        made, by = SOURCES[self.source].told(self), " by exits of the index" * bool(self.exits)
-        return f"queries at {Cut(self.layer, dim)} {made or f'of {self.model}'}{by}"
+        origin = SOURCES[self.source].origin(self) or f"of {self.model}"
+        exits = " by exits of the index" * bool(self.exits)
+        return f"queries at {Cut(self.layer, dim)} {origin}{exits}"
 
     def facts(self, vectors: Callable[[], Float32]) -> dict[str, object]:
-        """Return all that vectors of queries depend on beside the model and the layer.
+        """Return what vectors of queries depend on besides the model and the layer.
 
         Args:
-            vectors: gives them [N, W]; only asked where no digest tells how they were made.
+            vectors: returns them, [N, W]; called only where the model does not make them.
         """
         mix = self.options.query_mix
-        found: dict[str, object] = {}
+        facts: dict[str, object] = {}
         if self.home and (self.exits or mix):
             exits = self.exits or fitting_exits(layer_folder(self.home, self.card.layers))
-            found["exits"] = digest_of_exits(exits) if exits else ""
+            facts["exits"] = digest_of_exits(exits) if exits else ""
         if mix:
-            found["query_mix"] = mix
-        if SOURCES[self.source].told(self):
-            found["queries"] = hashlib.sha256(vectors().tobytes()).hexdigest()
-        return found
+            facts["query_mix"] = mix
+        if SOURCES[self.source].origin(self):
+            facts["queries"] = hashlib.sha256(vectors().tobytes()).hexdigest()
+        return facts
 
 
 # Decide
@@ -216,8 +219,10 @@ def plan_query(
     if is_over_bridge or below:
         store = layer_folder(home, last)
         if documents in (None, last):
-            will = will_be_fitted and not is_over_bridge
-            exits = exits_folder(store) if will else fitting_exits(store)
+            if will_be_fitted and not is_over_bridge:
+                exits = exits_folder(store)
+            else:
+                exits = fitting_exits(store)
         elif is_over_bridge or options.exits == "index":
             raise UserError(f"Exits of an index need one on disk of layer {last}.")
         if exits is None and (is_over_bridge or options.exits == "index"):
@@ -263,38 +268,41 @@ def plan_layers(
         UserError: as `plan_query` does, or `documents` names no layer.
     """
     if documents not in DOCUMENTS and not (documents.isascii() and documents.isdecimal()):
-        known = f"{', '.join(DOCUMENTS)}, or {card.lowest_layer} to {card.layers}"
-        raise UserError(f"--documents {documents} names no layer of documents: {known}.")
+        choices = f"{', '.join(DOCUMENTS)}, or {card.lowest_layer} to {card.layers}"
+        raise UserError(f"--documents {documents} names no layer of documents: {choices}.")
 
     def plan(layer: int) -> QueryPlan:
-        other = options.query_vectors if layer == card.layers else None
-        fixed = {"trained": None, "same": layer, "last": card.layers}
-        at = fixed[documents] if documents in fixed else int(documents)
-        asked = replace(options, query_vectors=other)
-        return plan_query(asked, model, card, home, layer, at, will_be_fitted)
+        vectors = options.query_vectors if layer == card.layers else None
+        named = {"trained": None, "same": layer, "last": card.layers}
+        searched = named[documents] if documents in named else int(documents)
+        own_options = replace(options, query_vectors=vectors)
+        return plan_query(own_options, model, card, home, layer, searched, will_be_fitted)
 
     last = (card.layers,) if options.query_vectors or options.query_model else ()
     if not layers:
         meets_last = documents in ("trained", "last", str(card.layers))
-        by_index = options.exits != "model" and meets_last
+        may_pass_exits = options.exits != "model" and meets_last
         exits = will_be_fitted or fitting_exits(layer_folder(home, card.layers))
-        words = card.lowest_layer == 0 or (by_index and exits) or not (card.query_layer or last)
-        layers = range(0 if words else 1, card.query_layer + 1)
+        words_alone = not (card.query_layer or last)
+        has_words = card.lowest_layer == 0 or (may_pass_exits and exits) or words_alone
+        layers = range(0 if has_words else 1, card.query_layer + 1)
     return {layer: plan(layer) for layer in sorted({*layers, *last})}
 
 
 def card_with_exits(plans: Mapping[int, QueryPlan]) -> ModelCard:
-    """Return the card of a model with the cuts that retrieve by exits of the index too."""
+    """Return the card of a model, with the cuts that exits of the index make retrieve."""
     card = next(iter(plans.values())).card
-    through = {layer for layer, plan in plans.items() if plan.exits}
-    if not through:
+    layers_with_index_exits = {layer for layer, plan in plans.items() if plan.exits}
+    if not layers_with_index_exits:
         return card
-    added = {cut for cut in fitted_cuts(card) if cut.layer in through}
+    added = {cut for cut in fitted_cuts(card) if cut.layer in layers_with_index_exits}
     return replace(card, exit_head="fitted", cuts=tuple(sorted({*card.cuts, *added})))
 
 
 def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:
-    """Return what tells the name of results by plans from that of the model, but for weights.
+    """Return the suffix of the name of results: whose queries, and which documents they meet.
+
+    Weights of BM25 and words have suffixes of their own, in `EvaluateRequest.named`.
 
     Args:
         plans: by layer.
@@ -302,9 +310,9 @@ def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:
     """
     name = ""
     for plan in plans.values():
-        told = SOURCES[plan.source].told(plan)
-        if told and plan.card.query_layer:  # else no model has results of that layer
-            name += f".queries-{told.replace(' ', '-')}"
+        origin = SOURCES[plan.source].origin(plan)
+        if origin and plan.card.query_layer:  # else no model has results of that layer
+            name += f".queries-{origin.replace(' ', '-')}"
     if not all(plan.is_as_trained for plan in plans.values()):
         layers = {plan.document_layer for plan in plans.values()}
         name += ".documents-" + ("same" if documents == "same" else f"{max(layers):02d}")
@@ -313,25 +321,26 @@ def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:
 
 def system_of(plans: Mapping[int, QueryPlan]) -> str:
     """Return whose exits queries below the last layer pass, and which documents all search."""
-    card, found = next(iter(plans.values())).card, plans.values()
-    layers = sorted({plan.document_layer for plan in found})
+    card = next(iter(plans.values())).card
+    layers = sorted({plan.document_layer for plan in plans.values()})
     documents = f"documents of layer {layers[0]}" if len(layers) == 1 else "documents of each layer"
-    by_index = any(plan.exits for plan in found if 0 < plan.layer < card.layers)
-    return f"{'exits of the index' if by_index else 'own exits'}, {documents}"
+    layers_with_index_exits = [layer for layer, plan in plans.items() if plan.exits]
+    below_last = any(0 < layer < card.layers for layer in layers_with_index_exits)
+    return f"{'exits of the index' if below_last else 'own exits'}, {documents}"
 
 
 def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
-    """Yield what makes the queries of a grid others than those of the model alone, in words."""
-    card, found = next(iter(plans.values())).card, plans.values()
-    sources = sorted({plan.document_layer for plan in found})
+    """Yield a sentence for each way in which a grid departs from the model as it was trained."""
+    card = next(iter(plans.values())).card
+    sources = sorted({plan.document_layer for plan in plans.values()})
     if len(sources) == 1 < len(plans):
         yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
-    if named := ", ".join(str(plan.layer) for plan in found if plan.exits):
-        yield f"queries of layers {named} pass exits that were fitted on these documents"
-    for plan in found:
-        if told := SOURCES[plan.source].told(plan):
-            yield f"queries of layer {plan.layer} are {told}"
-    if not all(plan.is_as_trained for plan in found if not plan.exits):
+    if layers := ", ".join(str(plan.layer) for plan in plans.values() if plan.exits):
+        yield f"queries of layers {layers} pass exits that were fitted on these documents"
+    for plan in plans.values():
+        if origin := SOURCES[plan.source].origin(plan):
+            yield f"queries of layer {plan.layer} are {origin}"
+    if not all(plan.is_as_trained for plan in plans.values() if not plan.exits):
         yield (
             "the model was trained with documents of "
             f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
@@ -357,10 +366,10 @@ class QueryEncoder:
         self.plan, self.card = plan, plan.card
 
     @classmethod
-    def told(cls, plan: QueryPlan) -> str:
-        """Return whose vectors queries have, where the model of the documents does not make them.
+    def origin(cls, plan: QueryPlan) -> str:
+        """Return where the vectors come from; empty if the documents' model makes them.
 
-        It stands in names and notes of results, which then depend on the vectors themselves.
+        It is part of the names and notes of results.
         """
         del plan
         return ""
@@ -390,7 +399,7 @@ class QueryEncoder:
         return [len(row) for row in self.tokenize(texts)]
 
     def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
-        """Return the multiply-adds of a query of so many tokens; of a lower layer, if one is named.
+        """Return the multiply-adds of a query of `tokens`, at the plan's layer or a lower one.
 
         Given vectors cost none.
         """
@@ -498,8 +507,8 @@ class _Model(QueryEncoder):
 
         if not isinstance(self.opened.runtime, TorchEncoder):
             return 0  # a graph does not tell its sizes
-        asked = self.plan.layer if layer is None else layer
-        return shape_of(self.opened.runtime).encode(asked, tokens)
+        depth = self.plan.layer if layer is None else layer
+        return shape_of(self.opened.runtime).encode(depth, tokens)
 
     @property
     def parameters(self) -> int:
@@ -511,7 +520,7 @@ class _Model(QueryEncoder):
         from m2dr.model.encoder import Encoder as TorchEncoder
         from m2dr.model.encoder import share_weights
 
-        mine, theirs = (one.opened and one.opened.runtime for one in (self, other))
+        mine, theirs = (encoder.opened and encoder.opened.runtime for encoder in (self, other))
         if isinstance(mine, TorchEncoder) and isinstance(theirs, TorchEncoder):
             share_weights(mine, theirs)
 
@@ -520,20 +529,20 @@ class _Bridge(_Model):
     """A whole other model, and the map of the index from its vectors to those of the documents."""
 
     @classmethod
-    def told(cls, plan: QueryPlan) -> str:
+    def origin(cls, plan: QueryPlan) -> str:
         return f"of {names_of([plan.options.query_model])[0]}"
 
     def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
         assert plan.exits is not None, "a bridge lies in the exits of an index"
         model = plan.options.query_model
-        own = read_card(model)
+        card = read_card(model)
         self._bridge = _checked_words(plan.exits, plan.card.fingerprint)
-        if self._bridge.query_model != encoding_of(label_of(own, "")):
+        if self._bridge.query_model != encoding_of(label_of(card, "")):
             raise UserError(
                 f"The index was not fitted for queries of {model}; m2dr index fit --query-model "
                 "does so."
             )
-        super().__init__(plan_of_model(model, own.query_layer, own), runtime, device, dtype)
+        super().__init__(plan_of_model(model, card.query_layer, card), runtime, device, dtype)
 
     def embed(
         self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
@@ -561,7 +570,7 @@ class _Given(QueryEncoder):
     is_timed = False
 
     @classmethod
-    def told(cls, plan: QueryPlan) -> str:
+    def origin(cls, plan: QueryPlan) -> str:
         del plan
         return "given"
 
@@ -582,8 +591,8 @@ class _Given(QueryEncoder):
         self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
     ) -> Float32:
         del rows
-        given = self._vectors if ids else replace(self._vectors, ids=None)
-        return given.finite(given.of(ids or texts, "queries"))
+        vectors = self._vectors if ids else replace(self._vectors, ids=None)
+        return vectors.finite(vectors.of(ids or texts, "queries"))
 
     def warm_up(self) -> None:
         """Do nothing: there is no library to load."""
@@ -600,7 +609,7 @@ SOURCES: Mapping[Source, type[QueryEncoder]] = {
 def open_queries(
     plan: QueryPlan, runtime: str = "torch", device: str = "auto", dtype: str = "auto"
 ) -> QueryEncoder:
-    """Load what encodes the queries of a plan, and nothing else.
+    """Load the encoder of the queries of a plan, and no more layers than it runs.
 
     Args:
         plan: of the queries.
@@ -612,8 +621,8 @@ def open_queries(
         UserError: a file of the model or of its exits is missing or damaged, a runtime was named at
             layer 0, or the index has no bridge from the model of the queries.
     """
-    opens: Callable[..., QueryEncoder] = SOURCES[plan.source]
-    return opens(plan, runtime, device, dtype)
+    encoder_of: Callable[..., QueryEncoder] = SOURCES[plan.source]
+    return encoder_of(plan, runtime, device, dtype)
 
 
 class QueryEncoders:
@@ -637,14 +646,14 @@ class QueryEncoders:
         key = (plan.key, runtime, device, dtype)
         digest = digest_of_exits(plan.exits) if plan.exits else ""  # other after a new fit
         with self._lock:
-            before, encoder = self._open.get(key, ("", None))
-            if encoder is None or before != digest:
+            opened_digest, encoder = self._open.get(key, ("", None))
+            if encoder is None or opened_digest != digest:
                 encoder = open_queries(plan, runtime, device, dtype)
                 fingerprint = encoder.card.fingerprint
-                known = [one for _, one in self._open.values()]
-                same = [one for one in known if one.card.fingerprint == fingerprint]
-                for opened in sorted(same, key=lambda one: -one.plan.layer):
-                    encoder.share_weights(opened)
+                opened = [other for _, other in self._open.values()]
+                same_model = [other for other in opened if other.card.fingerprint == fingerprint]
+                for other in sorted(same_model, key=lambda other: -other.plan.layer):
+                    encoder.share_weights(other)
                 encoder.warm_up()
                 self._open[key] = digest, encoder
             return encoder
@@ -658,7 +667,7 @@ def encode_layers(
     Args:
         plans: of different layers of one model.
         texts: N queries.
-        ids: theirs.
+        ids: of the queries, by which given vectors are found.
         device: as `choose_device` takes it.
         dtype: as `choose_dtype` takes it.
 
@@ -671,14 +680,14 @@ def encode_layers(
             passes[plan.exits].append(plan)
         else:
             yield plan.layer, open_queries(plan, "torch", device, dtype).encode(texts, ids)
-    for exits, some in passes.items():
+    for exits, shared in passes.items():
         from m2dr.model import checkpoint
         from m2dr.model.devices import choose_device, choose_dtype
 
-        layers, torch_device = sorted(plan.layer for plan in some), choose_device(device)
-        model, torch_dtype = some[0].model, choose_dtype(of_queries(dtype), torch_device)
+        layers, torch_device = sorted(plan.layer for plan in shared), choose_device(device)
+        model, torch_dtype = shared[0].model, choose_dtype(of_queries(dtype), torch_device)
         encoder, tokenizer = checkpoint.load(model, layers[-1], torch_device, torch_dtype, exits)
-        encoder.card = encoder.card.with_lengths_of(some[0].card)
+        encoder.card = encoder.card.with_lengths_of(shared[0].card)
         with progress("Encoding", len(texts), "queries") as advance:
             vectors = embed_texts(encoder, tokenizer, texts, "query", layers, advance)
         yield from zip(layers, vectors, strict=True)

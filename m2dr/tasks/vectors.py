@@ -53,7 +53,7 @@ def query_vectors(path: Path, card: ModelCard, home: Path) -> Vectors:
 
 
 def rotation_of(home: Path, width: int) -> Float32 | None:
-    """Return R [W, W] that stored vectors v Rᵀ were rotated by, as they were imported; or None.
+    """Return the rotation R [W, W] of imported vectors, stored as v Rᵀ; None if not rotated.
 
     Raises:
         UserError: its file is missing or not the one that was written.

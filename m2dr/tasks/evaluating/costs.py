@@ -32,9 +32,9 @@ from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.models import default_dims
 from m2dr.tasks.query import SOURCES, QueryEncoder, QueryEncoders, plan_of_model
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 
-FOUND = 10  # documents that a timed search returns
+TOP_K = 10  # documents that a timed search returns
 WARM_UP = 3  # queries that do not count
 
 
@@ -61,8 +61,8 @@ class Queries:
         """Return the number of parameters in memory to encode queries at a layer."""
         encoder = self.by_layer[layer]
         words = encoder.plan.words if encoder.plan.mix else None
-        beside = int(words.table.size + words.weights.size) if words else 0
-        return encoder.parameters + beside
+        mixed = int(words.table.size + words.weights.size) if words else 0
+        return encoder.parameters + mixed
 
 
 def measure_costs(
@@ -86,8 +86,8 @@ def measure_costs(
     (model,), (corpus,) = request.models, request.corpora
     dataset = open_corpus(corpus)
     grid_of = grid_plans(request, model, dataset)
-    # Nothing is known of what made given vectors.
-    plans = {n: one for n, one in grid_of.by_layer.items() if SOURCES[one.source].is_timed}
+    # The encoder of given vectors is not known.
+    plans = {n: plan for n, plan in grid_of.by_layer.items() if SOURCES[plan.source].is_timed}
     if not plans:
         raise UserError(
             "--costs times what encodes queries, and --query-vectors gives all of them."
@@ -107,7 +107,7 @@ def measure_costs(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     machine = f"{platform.processor() or platform.machine()}, {counted(cores, 'cores')}"
-    if runs := [one.opened.runtime for one in encoders.by_layer.values() if one.opened]:
+    if runs := [each.opened.runtime for each in encoders.by_layer.values() if each.opened]:
         runtime = cast(Encoder, runs[0])
         dtype = str(next(runtime.parameters()).dtype).removeprefix("torch.")
         machine += f", encoder on {runtime.device.type} in {dtype}"
@@ -128,9 +128,9 @@ def measure_costs(
         bm25 = open_bm25(store, lambda: dataset)
         bm25_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
         searched = {key: Hybrid(each, bm25, request.hybrid) for key, each in indexes.items()}
-    told = {layer: SOURCES[plan.source].told(plan) for layer, plan in plans.items()}
-    other = [f"queries of layer {layer} are {of}" for layer, of in told.items() if of]
-    machine = "; ".join([machine, *request.notes, *other])
+    origins = {layer: SOURCES[plan.source].origin(plan) for layer, plan in plans.items()}
+    notes = [f"queries of layer {layer} are {of}" for layer, of in origins.items() if of]
+    machine = "; ".join([machine, *request.notes, *notes])
     times = query_times(encoders, layers, searched, texts, rounds)
     rows = _spread(range(dataset.document_count), documents)
     contents = [dataset.document_at(row).content for row in rows]
@@ -201,17 +201,17 @@ def query_times(
         encoders.encode(layer, texts[query])
 
     def search(key: tuple[int, str], query: int) -> None:
-        indexes[key].ranked(["query"], vectors[query : query + 1], FOUND, texts=[texts[query]])
+        indexes[key].ranked(["query"], vectors[query : query + 1], TOP_K, texts=[texts[query]])
 
-    known_layers, keys = sorted(set(layers)), sorted(indexes)
+    ordered, keys = sorted(set(layers)), sorted(indexes)
     steps: list[tuple[Callable[[Any, int], None], Any]] = [
-        *((encode, layer) for layer in known_layers),
+        *((encode, layer) for layer in ordered),
         *((search, key) for key in keys),
     ]
     times = _interleaved(steps, len(texts), rounds)
-    encoding = dict(zip(known_layers, times[: len(known_layers)], strict=True))
-    searching = dict(zip(keys, times[len(known_layers) :], strict=True))
-    return {Cut(n, *key): encoding[n] + searching[key] for n in known_layers for key in keys}
+    encoding = dict(zip(ordered, times[: len(ordered)], strict=True))
+    searching = dict(zip(keys, times[len(ordered) :], strict=True))
+    return {Cut(n, *key): encoding[n] + searching[key] for n in ordered for key in keys}
 
 
 def document_speeds(
@@ -221,8 +221,8 @@ def document_speeds(
 
     Layers come in shuffled order, and the median of the rounds of a layer counts.
     """
-    known = sorted(encoders)
-    times = np.empty((rounds, len(known)))
+    layers = sorted(encoders)
+    times = np.empty((rounds, len(layers)))
     generator = np.random.default_rng(13)
 
     def encode(layer: int, texts: Sequence[str]) -> None:
@@ -230,21 +230,21 @@ def document_speeds(
         assert opened is not None, "documents are encoded by layers"
         embed_texts(cast(Encoder, opened.runtime), opened.tokenizer, texts, "document", [layer])
 
-    for layer in known:
+    for layer in layers:
         encode(layer, documents[:WARM_UP])
-    with progress("Timing", rounds * len(known) * len(documents), "documents") as advance:
+    with progress("Timing", rounds * len(layers) * len(documents), "documents") as advance:
         for taken in times:
-            for position in generator.permutation(len(known)):
-                taken[position] = _seconds(encode, known[position], documents)
+            for position in generator.permutation(len(layers)):
+                taken[position] = _seconds(encode, layers[position], documents)
                 advance(len(documents))
     rates = len(documents) / np.median(times, axis=0)
-    return dict(zip(known, map(float, rates), strict=True))
+    return dict(zip(layers, map(float, rates), strict=True))
 
 
-def _spread(items: Sequence[T], count: int) -> list[T]:
+def _spread(items: Sequence[Item], count: int) -> list[Item]:
     """Return at most `count` items, evenly spread from the first to the last."""
-    kept = min(count, len(items))
-    return [items[place * (len(items) - 1) // max(kept - 1, 1)] for place in range(kept)]
+    count = min(count, len(items))
+    return [items[step * (len(items) - 1) // max(count - 1, 1)] for step in range(count)]
 
 
 def _interleaved(

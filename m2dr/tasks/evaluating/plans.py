@@ -9,7 +9,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.exit_files import FEWEST_DOCUMENTS, fitting_exits
 from m2dr.index.manifest import STORE, store_folder
 from m2dr.index.store import Store
-from m2dr.model.checkpoint import ends_fitted, read_card
+from m2dr.model.checkpoint import last_layer_has_exit, read_card
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import encode_corpus
 from m2dr.tasks.query import QueryPlan, plan_layers
@@ -46,7 +46,7 @@ def grid_plans(request: EvaluateRequest, model: str, dataset: Dataset) -> GridPl
     will_be_fitted = request.exits == "index" or (
         not (last / STORE).exists()
         and dataset.document_count >= FEWEST_DOCUMENTS
-        and not ends_fitted(model)
+        and not last_layer_has_exit(model)
     )
     meets_last = request.documents in ("trained", "last", str(card.layers))
     will_be_fitted = will_be_fitted and meets_last and request.exits != "model"

@@ -114,7 +114,7 @@ def encode_corpus(
     request: IndexRequest, model: str, card: ModelCard, layers: Sequence[int]
 ) -> list[Store]:
     """Return a finished store per layer, as `encode_stores`; fit exits on the last if asked."""
-    wanted = request.exits and not checkpoint.ends_fitted(model)
+    wanted = request.exits and not checkpoint.last_layer_has_exit(model)
     job, dataset, stores = encode_stores(request, model, card, layers, wanted)
     if job.exits:
         fit_encoded(
