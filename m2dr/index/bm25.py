@@ -84,7 +84,7 @@ class Bm25:
 
         Args:
             documents: N of them.
-            advance: told how many documents were read, again and again.
+            advance: receives the number of documents of each step.
             language: as `Analyzer` takes it; by default that of the texts.
             digest: of the documents, which `write` keeps.
 
@@ -107,10 +107,10 @@ class Bm25:
             ends.append(len(words))
             advance(1)
         order = sorted(numbers)
-        places = np.empty(len(order), np.int32)  # of words in sorted order, by number
-        places[[numbers[word] for word in order]] = np.arange(len(order))
+        columns_of = np.empty(len(order), np.int32)  # number of a word -> its place in `order`
+        columns_of[[numbers[word] for word in order]] = np.arange(len(order))
         tf = np.frombuffer(counts, np.float32)
-        columns = places[np.frombuffer(words, np.int32)]
+        columns = columns_of[np.frombuffer(words, np.int32)]
         shape = (len(docids), len(order))
         postings = csr_array((tf, columns, np.frombuffer(ends, np.int64)), shape).tocsc()
         starts, rows = postings.indptr.astype(np.int64), postings.indices.astype(np.int32)
@@ -145,14 +145,14 @@ class Bm25:
                 if size > path.stat().st_size:
                     raise ValueError("its header ends behind it")
                 header = json.loads(file.read(size))
-            *about, own = json.loads(header.pop("__metadata__")["bm25"])
+            *about, digest = json.loads(header.pop("__metadata__")["bm25"])
             tensors = {}
             for name, part in header.items():
                 begin, (count,) = 8 + size + part["data_offsets"][0], part["shape"]
                 mapped = np.memmap(path, _DTYPES[name], "r", begin, count)
                 tensors[name] = np.asarray(mapped)  # whose slices cost less
-            read = whole or path.stat().st_size <= HASHED_BYTES
-            if read and own != _digest_of(tensors, *about):
+            checks = whole or path.stat().st_size <= HASHED_BYTES
+            if checks and digest != _digest_of(tensors, *about):
                 raise ValueError("its sha256 differs")
             return cls(tensors, docids, *about)
         except FileNotFoundError:
@@ -168,17 +168,17 @@ class Bm25:
 
         # One entry, as several have no order.
         about = self.language, self.digest
-        held = json.dumps([*about, _digest_of(self._tensors, *about)])
-        write_bytes(path, save(dict(self._tensors), {"bm25": held}))
+        metadata = json.dumps([*about, _digest_of(self._tensors, *about)])
+        write_bytes(path, save(dict(self._tensors), {"bm25": metadata}))
 
     def scores(self, text: str) -> Scores:
         """Return the score of every document, [documents]; 0 where it shares no word with it."""
         scores = np.zeros(len(self.docids), np.float32)
         for word in self._analyzer(text):
-            place = bisect_left(self._words, word)
-            if place < len(self._words) and self._words[place] == word:
-                part = slice(*self._starts[place : place + 2].tolist())
-                scores[self._rows[part]] += self._weights[part]
+            number = bisect_left(self._words, word)
+            if number < len(self._words) and self._words[number] == word:
+                postings = slice(*self._starts[number : number + 2].tolist())
+                scores[self._rows[postings]] += self._weights[postings]
         return scores
 
     def rank(self, scores: Scores, k: int, drop: str | None = None) -> Ranking:
@@ -212,11 +212,11 @@ def _analyzer(language: str) -> Analyzer:
 
 
 def contenders(rows: Rows, scores: Scores, k: int) -> tuple[Rows, Scores]:
-    """Return what may be among the best `k`: all that share the last score, as docids decide."""
+    """Return the best `k` and all that tie with the last of them, as docids decide ties."""
     if rows.size <= k:
         return rows, scores
-    kept = scores >= np.partition(scores, -k)[-k]
-    return rows[kept], scores[kept]
+    is_contender = scores >= np.partition(scores, -k)[-k]
+    return rows[is_contender], scores[is_contender]
 
 
 # Beside vectors
@@ -240,8 +240,8 @@ def blended(
         k: how many documents are wanted.
 
     Returns:
-        The rows of what may be among the best `k` documents that share a word with the query or
-        are among `rows`, increasing, and their scores.
+        Rows, increasing, and scores of the documents that may be among the best `k`; each shares a
+        word with the query or is among `rows`.
     """
     total = words * np.float32(weight / (words.max(initial=0) or 1))
     least = np.float32(0)
@@ -252,11 +252,11 @@ def blended(
         if rows.size >= k:
             least = np.partition(total[rows], -k)[-k]
     if least > 0:  # which k documents reach
-        known = total >= least
+        is_candidate = total >= least
     else:
-        known = words > 0
-        known[rows] = True
-    candidates = np.flatnonzero(known)
+        is_candidate = words > 0
+        is_candidate[rows] = True
+    candidates = np.flatnonzero(is_candidate)
     return contenders(candidates, total[candidates], k)
 
 
@@ -286,28 +286,30 @@ class Hybrid:
     ) -> Run:
         """Rank as `Searchable.ranked`, by the sum of `blended`; rankings have both scores."""
         check_depth(k)
-        documents, own, all_docids = self.vectors, (drop or {}), self.bm25.docids
-        rows_of = all_docids.find(own.values()) if own else {}
+        documents, drop, all_docids = self.vectors, (drop or {}), self.bm25.docids
+        rows_of = all_docids.find(drop.values()) if drop else {}
         rankings = dict[str, Ranking]()
-        depth = min(max(k, HYBRID_DEPTH) + bool(own), documents.deepest)
+        depth = min(max(k, HYBRID_DEPTH) + bool(drop), documents.deepest)
         hits = zip(*documents.search(queries, depth), strict=True) if depth else repeat(_NONE)
-        known = answerable(queries, documents.dim)
-        for name, text, has, (scores, rows) in zip(query_ids, texts, known, hits, strict=False):
-            words, dropped = self.bm25.scores(text), rows_of.get(own.get(name, ""), -1)
+        has_vector = answerable(queries, documents.dim)
+        for name, text, has, (scores, rows) in zip(
+            query_ids, texts, has_vector, hits, strict=False
+        ):
+            words, dropped = self.bm25.scores(text), rows_of.get(drop.get(name, ""), -1)
             if self.unfit is not None:
                 words[self.unfit] = 0
             if dropped >= 0:
                 words[dropped] = 0
-            kept = (rows >= 0) & (rows != dropped) & has
-            scores, rows = scores[kept], rows[kept]
+            is_hit = (rows >= 0) & (rows != dropped) & has
+            scores, rows = scores[is_hit], rows[is_hit]
             best, totals = blended(words, scores, rows, self.weight, k)
             docids = all_docids.take(best)
             ranking = Ranking.of(docids, totals, k)
             by_vectors = np.full_like(words, np.nan)
             by_vectors[rows] = scores
             pairs = zip(by_vectors[best].tolist(), words[best].tolist(), strict=True)
-            part_of = dict(zip(docids, pairs, strict=True))
-            parts = [part_of[docid] for docid in ranking.docids]
+            parts_of = dict(zip(docids, pairs, strict=True))
+            parts = [parts_of[docid] for docid in ranking.docids]
             parts = [(None if isnan(by_vector) else by_vector, word) for by_vector, word in parts]
             rankings[name] = replace(ranking, parts=tuple(parts))
         return Run(rankings)

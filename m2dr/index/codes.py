@@ -51,7 +51,7 @@ def learn_code(
     train_index(index, prefixes(rows, dim, similarity), factory)
 
     def decoded(vectors: Floats) -> Float32:
-        found: Float32 = index.sa_decode(index.sa_encode(prefixes(vectors, dim, similarity)))
-        return found
+        rounded: Float32 = index.sa_decode(index.sa_encode(prefixes(vectors, dim, similarity)))
+        return rounded
 
     return decoded

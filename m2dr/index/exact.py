@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Blocks = Iterable[tuple[int, Any]]  # the row at which it begins, and vectors: an array or a tensor
 Decode = Callable[[Floats], Float32]  # what a code leaves of vectors
 
-KEPT_BYTES = 2**27  # prefixes that take no more, as float32, stay in memory between queries
+CACHED_BYTES = 2**27  # prefixes that take no more, as float32, stay in memory between queries
 FEW_QUERIES = 64  # queries whose product with a tile is too short to be one matrix product
 COMPILED_SCORES = 2**25  # of a process, after which compiled code selects: it loads in .4 s
 _COMPARED = Counter[str]()  # of all scans so far, by kind of device
@@ -99,7 +99,7 @@ class ExactIndex(Searchable):
         return ExactIndex(self.store, self.dim, self.device, self.store.matching(wanted))
 
     def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
-        """See Searchable; FAISS compares a few queries with prefixes that are kept."""
+        """See Searchable; FAISS compares a few queries with cached prefixes."""
         check_depth(k)
         scores, rows = self._search(_queries(queries, self.dim), min(k, self.documents))
         rows = rows if self._rows is None else self._rows[rows]
@@ -110,32 +110,32 @@ class ExactIndex(Searchable):
     def _search(self, queries: Float32, k: int) -> tuple[Scores, Rows]:
         """Return scores and rows, [Q, k], among those that are searched."""
         scan = partial(_scan, documents=self.documents, dims=(self.dim,), k=k, device=self.device)
-        if self._kept is None:
+        if self._cached is None:
             widened = self.store.manifest.dtype == "int8" or self._rows is not None
             blocks = self._blocks if widened else lambda: self._views
             scan = partial(scan, similarity=self._similarity, inverse=self._inverse)
             return scan([queries], blocks)[0][self.dim, F32]
-        prepared, kept = prefixes(queries, self.dim, self._similarity), self._kept
+        prepared, cached = prefixes(queries, self.dim, self._similarity), self._cached
         if self.device != "cpu" or len(prepared) > FEW_QUERIES or not k or not len(prepared):
-            return scan([prepared], lambda: [(0, kept)], similarity="dot")[0][self.dim, F32]
+            return scan([prepared], lambda: [(0, cached)], similarity="dot")[0][self.dim, F32]
         faiss = load_faiss()
-        scores, rows = faiss.knn(prepared, kept, k, faiss.METRIC_INNER_PRODUCT)
+        scores, rows = faiss.knn(prepared, cached, k, faiss.METRIC_INNER_PRODUCT)
         return scores, rows
 
     @cached_property
-    def _kept(self) -> Any:
+    def _cached(self) -> Any:
         """Prefixes [N, dim], normalised, on the device; None where they take too much memory."""
-        room = KEPT_BYTES
+        limit = CACHED_BYTES
         if self.device != "cpu":
             import torch
 
-            room = torch.cuda.mem_get_info(self.device)[0] // 2
-        if 4 * self.dim * self.documents > room:
+            limit = torch.cuda.mem_get_info(self.device)[0] // 2
+        if 4 * self.dim * self.documents > limit:
             return None
-        kept = np.empty((self.documents, self.dim), np.float32)
+        cached = np.empty((self.documents, self.dim), np.float32)
         for start, block in self._blocks():
-            kept[start : start + len(block)] = prefixes(block, self.dim, self._similarity)
-        return kept if self.device == "cpu" else torch.from_numpy(kept).to(self.device)
+            cached[start : start + len(block)] = prefixes(block, self.dim, self._similarity)
+        return cached if self.device == "cpu" else torch.from_numpy(cached).to(self.device)
 
     @cached_property
     def _views(self) -> Blocks:
@@ -156,8 +156,8 @@ class ExactIndex(Searchable):
         # Digests of large files take longer than a query.
         for start, block in _blocks(self.store, compare=self.store.bytes <= HASHED_BYTES):
             if self._rows is not None:
-                own = np.searchsorted(self._rows, (start, start + len(block)))
-                block = block[self._rows[slice(*own)] - start]
+                first_last = np.searchsorted(self._rows, (start, start + len(block)))
+                block = block[self._rows[slice(*first_last)] - start]
             if len(block):
                 yield first, block
             first += len(block)
@@ -210,8 +210,8 @@ def grid_top_k(
     if not widths or widths[0] < 1:
         raise UserError(f"Dims {widths} were asked for. Name at least one, none below 1.")
     count = documents.documents if isinstance(documents, Store) else len(documents)
-    asked, blocks = [_queries(own, widths[-1]) for own in queries], partial(_blocks, documents)
-    return _scan(asked, blocks, count, wanted, k, similarity, device, places, codes=codes)
+    sets, blocks = [_queries(each, widths[-1]) for each in queries], partial(_blocks, documents)
+    return _scan(sets, blocks, count, wanted, k, similarity, device, places, codes=codes)
 
 
 def scores_of(
@@ -221,7 +221,7 @@ def scores_of(
     dim: int,
     similarity: Similarity,
 ) -> list[Scores]:
-    """Return the scores of some documents, whose vectors are read once for all sets of queries.
+    """Score given documents for each query; their vectors are read once for all sets.
 
     Args:
         queries: sets [Q, H].
@@ -236,9 +236,10 @@ def scores_of(
         part = slice(start, start + FEW_QUERIES)
         unique, at = np.unique(np.stack([each[part] for each in rows]), return_inverse=True)
         vectors = prefixes(documents.rows(unique), dim, similarity)
-        for own, each, out in zip(at, prepared, scores, strict=True):
+        for chosen, vectors_of_queries, out in zip(at, prepared, scores, strict=True):
             # einsum rounds a vector alike wherever it lies, so copies of a document tie.
-            out[part] = np.einsum("qnd,qd->qn", vectors[own], each[part], dtype=np.float64)
+            rows_of_queries = vectors_of_queries[part]
+            out[part] = np.einsum("qnd,qd->qn", vectors[chosen], rows_of_queries, dtype=np.float64)
     return list(scores)
 
 
@@ -273,8 +274,8 @@ def prefix_runs(
     k_read = k + bool(drop)
     [ranked] = grid_top_k([queries], documents, dims, k_read, similarity, places=places)
     return {
-        dim: run_of(query_ids, hits_of(docids, zip(*found, strict=True)), k, drop)
-        for (dim, _), found in ranked.items()
+        dim: run_of(query_ids, hits_of(docids, zip(*hits, strict=True)), k, drop)
+        for (dim, _), hits in ranked.items()
     }
 
 
@@ -307,7 +308,7 @@ def _scan(
     columns, queries = [*((dim, F32) for dim in dims), *codes], len(sets[0])
     keys = torch.full((len(sets), len(columns), queries, k), NOTHING, device=device)
     by_row = torch.from_numpy(np.array([] if places is None else places, np.int64)).to(device)
-    known = None if inverse is None else torch.from_numpy(inverse)[None].to(device)
+    inverse_lengths = None if inverse is None else torch.from_numpy(inverse)[None].to(device)
     _COMPARED[kind] += len(sets) * queries * documents * len(columns)
     enter = _compiled() if kind == "cpu" and _COMPARED[kind] >= COMPILED_SCORES else None
     # Each thread compares tiles of its own; torch divides the product of a few queries itself.
@@ -320,11 +321,12 @@ def _scan(
     if dims:
         plans.insert(0, (None, dims, sets, similarity))
     chunks, first = [], 0
-    for _, own, vectors, by in plans:
-        heaps, first = keys[:, first : first + len(own)], first + len(own)
+    for _, dims_of_plan, vectors, by in plans:
+        count = len(dims_of_plan)
+        heaps, first = keys[:, first : first + count], first + count
         chunks.append(
             [
-                _Chunk(part, best, own, by, by_row, enter)
+                _Chunk(part, best, dims_of_plan, by, by_row, enter)
                 for each, heap in zip(vectors, heaps, strict=True)
                 for part, best in zip(
                     torch.split(torch.from_numpy(each).to(device), CHUNK[kind]),
@@ -333,27 +335,28 @@ def _scan(
                 )
             ]
         )
-    most = min(max(queries, 1), CHUNK[kind])  # queries of a chunk
-    size = max(TILE_SCORES[kind] // most // 128 * 128, TILE_ROWS[kind].start)
+    per_chunk = min(max(queries, 1), CHUNK[kind])  # queries
+    size = max(TILE_SCORES[kind] // per_chunk // 128 * 128, TILE_ROWS[kind].start)
     size = min(size, TILE_ROWS[kind].stop, -(-documents // 128) * 128)
     width = max(dim for dim, _ in columns)
     buffers = SimpleQueue["tuple[Tensor, Tensor]"]()
     for _ in range(threads):  # every product has one shape: an edge may round copies otherwise
         buffer = torch.empty(size * width, device=device)
-        buffers.put((buffer, torch.empty(most, size, device=device)))
+        buffers.put((buffer, torch.empty(per_chunk, size, device=device)))
 
     def compare(row: int, tile: "Tensor") -> None:
         n, (buffer, products) = len(tile), buffers.get()
         with torch.inference_mode():
-            for (decode, own, _, by), parts in zip(plans, chunks, strict=True):
-                wide = buffer[: size * own[-1]].view(size, own[-1])
-                wide[:n] = torch.from_numpy(decode(tile.numpy())) if decode else tile[:, : own[-1]]
+            for (decode, dims_of_plan, _, by), parts in zip(plans, chunks, strict=True):
+                width = dims_of_plan[-1]
+                wide = buffer[: size * width].view(size, width)
+                wide[:n] = torch.from_numpy(decode(tile.numpy())) if decode else tile[:, :width]
                 wide[n:] = 0
-                factors = wide.new_ones(len(own), n)
-                if known is not None:
-                    factors = known[:, row : row + n]
+                factors = wide.new_ones(len(dims_of_plan), n)
+                if inverse_lengths is not None:
+                    factors = inverse_lengths[:, row : row + n]
                 elif by == "cosine":
-                    factors = _inverse_lengths(wide[:n], own)
+                    factors = _inverse_lengths(wide[:n], dims_of_plan)
                 for chunk in parts:
                     chunk.compare(row, wide, factors, products[: len(chunk.queries)])
         buffers.put((buffer, products))
@@ -363,8 +366,8 @@ def _scan(
             _in_threads(threads, compare, _tiles(blocks(), size, width))
     row_of = None if places is None else np.argsort(places)
     results = []
-    for own in keys:
-        best = own.sort(dim=2, descending=True).values.cpu().numpy()
+    for keys_of_set in keys:
+        best = keys_of_set.sort(dim=2, descending=True).values.cpu().numpy()
         low, bits = best & LOW, _flipped((best >> 32).astype(np.int32))
         rows = LOW - low if row_of is None else row_of[low]
         results.append(
@@ -412,7 +415,7 @@ class _Chunk:
             first: row of the first document.
             wide: the tile, with zeros behind it.
             factors: of the documents [D, n].
-            products: room for the products of the queries with the tile.
+            products: buffer for the products of the queries with the tile.
         """
         import torch
 
@@ -434,8 +437,8 @@ class _Chunk:
 
         keys, scales = self.keys[number], self.scales[number]
         if self.enter is not None:
-            given = products.numpy(), factors.numpy(), scales.numpy(), first, self.places.numpy()
-            if not self.enter(*given, keys.numpy()):
+            arrays = products.numpy(), factors.numpy(), scales.numpy(), first, self.places.numpy()
+            if not self.enter(*arrays, keys.numpy()):
                 raise _not_a_number()
             return
         scores = products * factors * scales[:, None]
@@ -450,14 +453,14 @@ class _Chunk:
 
 
 def _in_threads(count: int, work: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
-    """Let `work` have each item; threads for which torch divides no call do it."""
+    """Call `work` with each item, in threads for which torch divides no call."""
     import torch
 
     if count == 1:
         for item in items:
             work(*item)
         return
-    before, ready = torch.get_num_threads(), Barrier(count)
+    threads, ready = torch.get_num_threads(), Barrier(count)
 
     def alone() -> None:
         torch.get_num_threads()  # or the first call begins with what all threads begin with
@@ -466,7 +469,7 @@ def _in_threads(count: int, work: Callable[..., None], items: Iterable[tuple[Any
 
     with ThreadPoolExecutor(count) as pool:
         wait([pool.submit(alone) for _ in range(count)])
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
         running = deque[Future[None]]()
         for item in items:
             running.append(pool.submit(work, *item))
@@ -484,8 +487,8 @@ def _inverse_lengths(vectors: "Tensor", dims: Sequence[int]) -> "Tensor":
     for number, (start, stop) in enumerate(pairwise((0, *dims))):
         part = vectors[:, start:stop]
         torch.linalg.vecdot(part, part, out=squares[number])
-    for before, here in pairwise(squares):
-        here += before  # one by one: on a gpu the running sum of torch is another one each time
+    for shorter, longer in pairwise(squares):
+        longer += shorter  # one by one: on a gpu the running sum of torch is another one each time
     inverse = squares.rsqrt()
     for number, row in ((squares < _SMALL) | (squares > _LARGE)).nonzero().tolist():
         length = torch.linalg.vector_norm(vectors[row, : dims[number]], dtype=torch.float64)

@@ -58,9 +58,9 @@ def fitting_exits(store: Path) -> Path | None:
         return None
     record, manifest = read_exits_record(folder), StoreManifest.read(store)
     label = manifest.label
-    wanted = (label.fingerprint, manifest.corpus, encoding_of(label))
-    found = (record.fingerprint, record.corpus, record.encoding)
-    return folder if found == wanted and record.files else None
+    encoded = (label.fingerprint, manifest.corpus, encoding_of(label))
+    fitted = (record.fingerprint, record.corpus, record.encoding)
+    return folder if fitted == encoded and record.files else None
 
 
 def are_outdated(store: Path) -> bool:
@@ -143,10 +143,10 @@ class StateFile:
         try:
             with np.load(data, allow_pickle=False) as file:
                 words = (str(file["texts"]), str(file["encoding"]))
-                found = cls(*words, file["states"])
+                states = cls(*words, file["states"])
         except (ValueError, KeyError, EOFError, BadZipFile):
             return None
-        return found if words == (texts, encoding) else None
+        return states if words == (texts, encoding) else None
 
 
 def _state_path(folder: Path, number: int) -> Path:

@@ -145,11 +145,11 @@ class FaissIndex(Searchable):
         scores = np.full((len(prepared), k), np.finfo(np.float32).min, np.float32)
         rows = np.full((len(prepared), k), -1, np.int64)
         for number, query in enumerate(prepared):
-            own = np.sort(candidates[number][candidates[number] >= 0])
-            vectors = prefixes(self.store.rows(own), self.dim, self.manifest.similarity)
-            again = _products(vectors, query)
-            best = np.argsort(-again, kind="stable")[:k]
-            scores[number, : len(best)], rows[number, : len(best)] = again[best], own[best]
+            shortlist = np.sort(candidates[number][candidates[number] >= 0])
+            vectors = prefixes(self.store.rows(shortlist), self.dim, self.manifest.similarity)
+            exact = _products(vectors, query)
+            best = np.argsort(-exact, kind="stable")[:k]
+            scores[number, : len(best)], rows[number, : len(best)] = exact[best], shortlist[best]
         return scores, rows
 
     def _by_engine(self, prepared: Scores, k: int) -> tuple[Scores, Rows]:
@@ -158,10 +158,10 @@ class FaissIndex(Searchable):
         # Given with each search and not set on the index, so that two searchers may share one.
         params = {name: self.search_params[name] for name in ("nprobe", "efSearch")
                   if name in self.search_params}  # fmt: skip
-        more = {}
+        keywords = {}
         if params or self.rows is not None:
-            more["params"] = _parameters(self.faiss, params, self._selector)
-        scores, rows = index.search(prepared, k, **more)
+            keywords["params"] = _parameters(self.faiss, params, self._selector)
+        scores, rows = index.search(prepared, k, **keywords)
         if self.exact and len(prepared) > 1:
             self._settle_ties(prepared, scores, rows)
         return scores, rows
@@ -175,9 +175,9 @@ class FaissIndex(Searchable):
         scale = 1 if cosine else np.abs(scores).max(axis=1, keepdims=True)
         near = np.abs(np.diff(scores)) <= _ROUNDING * scale
         for number in np.flatnonzero(near.any(axis=1)):
-            own = np.flatnonzero(np.r_[False, near[number]] | np.r_[near[number], False])
-            vectors, query = self.faiss.reconstruct_batch(rows[number, own]), prepared[number]
-            scores[number, own] = _products(vectors, query)
+            tied = np.flatnonzero(np.r_[False, near[number]] | np.r_[near[number], False])
+            vectors, query = self.faiss.reconstruct_batch(rows[number, tied]), prepared[number]
+            scores[number, tied] = _products(vectors, query)
             order = np.argsort(-scores[number], kind="stable")
             scores[number], rows[number] = scores[number, order], rows[number, order]
 
@@ -259,7 +259,7 @@ def build_index(
         engine: a name in ENGINES.
         folder: holds the index as `dim-<dim>`, with `-<engine>` for all but flat; the store's own
             when None.
-        progress: told how many documents were added, again and again.
+        progress: receives the number of documents of each block that was added.
         factory: what FAISS's index factory reads, instead of an engine.
         workers: threads that build a graph, 0 for all; with more than one, its bytes differ from
             build to build.
@@ -301,7 +301,7 @@ def _write_index(
     progress: Callable[[int], None] | None,
 ) -> None:
     """Build an index and write its files, the manifest last."""
-    path, own = target / INDEX, store.manifest
+    path, source = target / INDEX, store.manifest
     files.write_bytes(target / INDEX_DOCIDS, store.docids.data)
     index, faiss = _filled(store, dim, recipe, workers, progress), load_faiss()
     if hasattr(index, "hnsw"):
@@ -310,17 +310,17 @@ def _write_index(
         # Through Python's own file: a full disk is then an OSError, not a RuntimeError.
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
     IndexManifest(
-        corpus=own.corpus,
+        corpus=source.corpus,
         documents=store.documents,
         layer=store.layer,
         dim=dim,
         engine=engine,
-        similarity=own.label.similarity,
-        label=own.label,
+        similarity=source.label.similarity,
+        label=source.label,
         bytes=path.stat().st_size,
         sha256=files.sha256_of(path),
-        docids=own.docids,
-        store=own.digest,
+        docids=source.docids,
+        store=source.digest,
         factory=recipe.factory,
         search_params=recipe.search_params,
         notes=recipe.notes,
@@ -328,11 +328,12 @@ def _write_index(
 
 
 def rebuild_indexes(before: Path, store: Store) -> None:
-    """Build the indexes that lie in a store's folder from another store, in that one's folder."""
+    """Build for a store, in its folder, the same indexes that the folder `before` has."""
     for built in built_indexes(before):
         manifest = IndexManifest.read(built.folder)
-        own = manifest.factory if built.engine == factory_name(manifest.factory) else ""
-        build_index(store, manifest.dim, "" if own else built.engine, factory=own)
+        is_factory = built.engine == factory_name(manifest.factory)
+        factory, engine = (manifest.factory, "") if is_factory else ("", built.engine)
+        build_index(store, manifest.dim, engine, factory=factory)
 
 
 def _filled(
@@ -363,7 +364,7 @@ def _filled(
 
 
 def _tell_unreached(index: Handle, store: Store, recipe: FaissRecipe, target: Path) -> None:
-    """Say if a graph does not lead to its documents: equal ones have but each other as links.
+    """Warn if a graph does not lead to its documents, as equal ones link only to each other.
 
     Of 3,000 random vectors of 32 dims, a fifth of them one, .94 are found by themselves and .88 of
     the ten nearest of others; with half of them one .75 and .67, with none equal all.
@@ -372,8 +373,8 @@ def _tell_unreached(index: Handle, store: Store, recipe: FaissRecipe, target: Pa
     queries = prefixes(store.rows(rows), index.d, store.manifest.label.similarity)
     params = _parameters(index, dict(recipe.search_params), None)
     best = index.search(queries, 1, params=params)[0][:, 0]
-    own = np.einsum("nd,nd->n", queries, index.reconstruct_batch(rows))
-    found = int((best >= own - 1e-5 * np.abs(own)).sum())
+    self_scores = np.einsum("nd,nd->n", queries, index.reconstruct_batch(rows))
+    found = int((best >= self_scores - 1e-5 * np.abs(self_scores)).sum())
     if found < REACHED * len(rows):
         say(
             f"{target} finds {found} of {len(rows)} documents by their own vectors, as where many "
@@ -383,21 +384,21 @@ def _tell_unreached(index: Handle, store: Store, recipe: FaissRecipe, target: Pa
 
 @contextmanager
 def _centroids_on_gpus(index: Handle) -> Iterator[None]:
-    """Within the block all gpus find nearest centroids: in k-means, and of added documents."""
+    """Let all gpus find nearest centroids within the block, in k-means and for added documents."""
     faiss = load_faiss()
     ivf: Handle = None if gpu_refusal() else faiss.try_extract_index_ivf(index)
-    own = None if ivf is None else faiss.downcast_index(ivf.quantizer)
+    quantizer = None if ivf is None else faiss.downcast_index(ivf.quantizer)
     # Residuals are taken from centroids, which copies on several gpus do not give back.
-    if not isinstance(own, faiss.IndexFlat) or (index.is_trained and ivf.by_residual):
+    if not isinstance(quantizer, faiss.IndexFlat) or (index.is_trained and ivf.by_residual):
         yield
         return
-    name, before = ("quantizer", own) if index.is_trained else ("clustering_index", None)
-    copies = faiss.index_cpu_to_all_gpus(own)
+    name, previous = ("quantizer", quantizer) if index.is_trained else ("clustering_index", None)
+    copies = faiss.index_cpu_to_all_gpus(quantizer)
     setattr(ivf, name, copies)
     try:
         yield
     finally:
-        setattr(ivf, name, before)
+        setattr(ivf, name, previous)
 
 
 def _sample(store: Store, dim: int, rows: int) -> Scores:
@@ -479,8 +480,8 @@ def _checked(folder: Path) -> tuple[IndexManifest, Docids]:
 
 def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
     """Refuse an index whose store, when it is in the parent folder, has been written anew."""
-    beside = folder.parent
-    if (beside / STORE).exists() and StoreManifest.read(beside).digest != manifest.store:
+    store = folder.parent
+    if (store / STORE).exists() and StoreManifest.read(store).digest != manifest.store:
         raise UserError(f"{folder} was cut from vectors that were changed since; build it again.")
 
 

@@ -131,10 +131,10 @@ class FunnelIndex(Searchable):
 
     def warnings(self, query: Cut) -> list[str]:
         """Return sentences that say why rankings of `query` may be worse than the model allows."""
-        label, found = self.manifest.label, list[str]()
+        label, sentences = self.manifest.label, list[str]()
         for cut in (Cut(self.layer, dim) for dim in self.funnel.dims):
-            found += label.warnings(Cut(query.layer, cut.dim), cut)
-        return list(dict.fromkeys(found))
+            sentences += label.warnings(Cut(query.layer, cut.dim), cut)
+        return list(dict.fromkeys(sentences))
 
     def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
         """See Searchable; of equal scores the higher docid comes first, at every stage."""

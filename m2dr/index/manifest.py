@@ -80,11 +80,11 @@ class BuiltIndex:
 
 def built_indexes(store: Path) -> tuple[BuiltIndex, ...]:
     """Return the finished indexes in a store's folder, by dim and then engine."""
-    found = []
+    built = []
     for path in store.glob(f"dim-*/{MANIFEST}"):
         if parts := re.fullmatch(r"dim-([1-9]\d*)(?:-([a-z0-9-]+))?", path.parent.name):
-            found.append(BuiltIndex(int(parts[1]), parts[2] or "flat", path.parent))
-    return tuple(sorted(found))
+            built.append(BuiltIndex(int(parts[1]), parts[2] or "flat", path.parent))
+    return tuple(sorted(built))
 
 
 def built_dims(store: Path) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ def stored_layers(root: Path, corpus: str, fingerprint: str) -> tuple[int, ...]:
 
 
 def homes(folder: Path) -> list[Path]:
-    """Return the folders with stores of layers that a folder is, lies in or holds, sorted."""
+    """Return the homes (folders of `layer-NN`) that a folder is, lies in or holds, sorted."""
     for home in (folder, folder.parent, folder.parent.parent):
         if home in (folder, folder.parent) or (folder / MANIFEST).exists():
             layers = layer_folders(home)
@@ -121,18 +121,19 @@ def homes(folder: Path) -> list[Path]:
 
 
 def only_home(folder: Path) -> Path:
-    """Return the one of `homes`.
+    """Return the only one of `homes`.
 
     Raises:
         UserError: there is none, or more than one.
     """
-    found = homes(folder)
-    if not found:
+    candidates = homes(folder)
+    if not candidates:
         raise UserError(f"{folder} holds no finished index and no store.")
-    if len(found) > 1:
-        names = ", ".join(map(str, found))
-        raise UserError(f"{folder} holds {counted(len(found), 'indexes')}: name one of {names}.")
-    return found[0]
+    if len(candidates) > 1:
+        names = ", ".join(map(str, candidates))
+        count = counted(len(candidates), "indexes")
+        raise UserError(f"{folder} holds {count}: name one of {names}.")
+    return candidates[0]
 
 
 def store_folders(root: Path) -> list[Path]:
@@ -146,7 +147,7 @@ def store_folders(root: Path) -> list[Path]:
 
 
 def model_of(home: Path, label: "Label") -> str:
-    """Return the model of stores; where somebody else made the vectors, it is their folder."""
+    """Return the model of stores; for vectors without a model, the folder of the stores."""
     return str(home) if (home / CARD_FILE).exists() else label.model
 
 
@@ -276,7 +277,7 @@ class StoreManifest(StorePlan):
 
     @property
     def knows_texts(self) -> bool:
-        """Whether digests of texts are kept: vectors can be imported without a corpus at hand."""
+        """Return whether digests of texts are stored: vectors can be imported without a corpus."""
         return self.runtime != IMPORTED or bool(self.field_texts)
 
     @property

@@ -184,14 +184,14 @@ class Searchable(ABC):
         check_depth(k)
         check_queries(queries, self.dim)
         empty = {name: Ranking((), ()) for name in query_ids}
-        known = answerable(queries, self.dim)
-        if not (self.documents and known.any()):  # a filter may leave none
+        has_vector = answerable(queries, self.dim)
+        if not (self.documents and has_vector.any()):  # a filter may leave none
             return Run(empty)
-        names = [name for name, has in zip(query_ids, known, strict=True) if has]
+        names = [name for name, has in zip(query_ids, has_vector, strict=True) if has]
         drop = drop or {}
-        wanted = min(k + bool(drop), self.documents)
-        found = deepened(self._hits, queries[known], wanted, self.deepest)
-        run = run_of(names, found, k, drop)
+        depth = min(k + bool(drop), self.documents)
+        hits = deepened(self._hits, queries[has_vector], depth, self.deepest)
+        run = run_of(names, hits, k, drop)
         most = min(k, self.documents - bool(drop))
         if fewer := sum(len(ranking.docids) < most for ranking in run.rankings.values()):
             warnings.warn(
@@ -218,13 +218,13 @@ def deepened(
     k: int,
     most: int,
 ) -> list[tuple[Found, Scores]]:
-    """Search until no document that was not fetched can share the score of rank `k`.
+    """Search deeper until the score of rank `k` has no more ties to fetch.
 
     An engine cuts through equal scores at any place. So a few documents more than `k` are fetched,
     and twice as many for the queries where the last of them may share the score of rank `k`.
 
     Args:
-        look: returns what is found for each query, best first, with scores.
+        look: searches to a depth; returns the documents of each query, best first, and scores.
         queries: [Q, dim].
         k: documents per query that must be right; at most `most`.
         most: documents per query that can be fetched.
@@ -233,17 +233,17 @@ def deepened(
     pending, fetch = list(range(len(queries))), k + _SLACK
     while pending:
         results |= dict(zip(pending, look(queries[pending], min(fetch, most)), strict=True))
-        cut = [(row, results[row][1]) for row in pending if fetch < most]
-        pending = [row for row, own in cut if len(own) >= fetch and own[k - 1] == own[-1]]
+        scored = [(row, results[row][1]) for row in pending if fetch < most]
+        pending = [row for row, s in scored if len(s) >= fetch and s[k - 1] == s[-1]]
         fetch *= 2
     return [results[row] for row in range(len(queries))]
 
 
-def hits_of(docids: Docids, found: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:
+def hits_of(docids: Docids, results: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:
     """Yield the hits of each query, from its scores and rows [n]; a row of -1 is no document."""
-    for scores, rows in found:
-        kept = rows >= 0
-        yield docids.take(rows[kept]), scores[kept]
+    for scores, rows in results:
+        is_hit = rows >= 0
+        yield docids.take(rows[is_hit]), scores[is_hit]
 
 
 def run_of(query_ids: Sequence[str], hits: Iterable[Hits], k: int, drop: Mapping[str, str]) -> Run:

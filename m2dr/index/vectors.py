@@ -31,15 +31,15 @@ def prefixes(vectors: Floats, dim: int, similarity: Similarity) -> Float32:
     >>> prefixes(np.array([[0.0, 4.0, 100.0]]), 2, "cosine").tolist()
     [[0.0, 1.0]]
     """
-    kept = np.array(vectors[:, :dim], np.float32, order="C")
+    cut = np.array(vectors[:, :dim], np.float32, order="C")
     if similarity != "cosine":
-        _require_finite(kept)
-        return kept
+        _require_finite(cut)
+        return cut
     # Summed in float64, where the square of a tiny value is not yet zero.
-    norms = np.linalg.norm(kept.astype(np.float64), axis=1, keepdims=True)
+    norms = np.linalg.norm(cut.astype(np.float64), axis=1, keepdims=True)
     _require_finite(norms)
-    np.divide(kept, norms, out=kept, where=norms > 0, casting="same_kind")
-    return kept
+    np.divide(cut, norms, out=cut, where=norms > 0, casting="same_kind")
+    return cut
 
 
 def _require_finite(values: Floats) -> None:
@@ -57,12 +57,12 @@ def check_queries(queries: Floats, dim: int) -> None:
 
 
 def answerable(queries: Floats, dim: int) -> Bools:
-    """Return which queries documents can be ranked by, [Q]: a vector of zeros is as near to all.
+    """Return which queries can rank documents, [Q]: those whose vector is not all zeros.
 
-    Such is that of a text without a known word at layer 0.
+    At layer 0 a text without a known word has a vector of zeros.
     """
-    found: Bools = np.any(queries[:, :dim], axis=1)
-    return found
+    nonzero: Bools = np.any(queries[:, :dim], axis=1)
+    return nonzero
 
 
 def check_depth(k: int) -> None:

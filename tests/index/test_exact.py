@@ -172,7 +172,7 @@ def test_reduced_precision_elsewhere_does_not_reach_scores() -> None:
 def test_an_index_ranks_as_the_scan_of_all_dims(
     tmp_path, build, monkeypatch, kept: int, similarity: str, dtype: str, few: int
 ) -> None:
-    monkeypatch.setattr(exact, "KEPT_BYTES", kept)
+    monkeypatch.setattr(exact, "CACHED_BYTES", kept)
     monkeypatch.setattr(exact, "FEW_QUERIES", few)
     rng = np.random.default_rng(4)
     vectors = np.repeat(rng.integers(-4, 5, size=(60, 16)), 3, axis=0).astype(np.float32)
