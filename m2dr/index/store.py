@@ -148,16 +148,16 @@ class Store:
 
     def packed(self, rows: Int64) -> list[Array]:
         """Return stored rows [n] as the files hold them: parts [n, any] of `VectorFormat.pack`."""
-        held = FORMATS[self.manifest.dtype].pack(np.empty((0, self.width), np.float32))
-        found = [np.empty((len(rows), part.shape[1]), part.dtype) for part in held]
+        empty = FORMATS[self.manifest.dtype].pack(np.empty((0, self.width), np.float32))
+        packed = [np.empty((len(rows), part.shape[1]), part.dtype) for part in empty]
         start = 0
         for shard in self.manifest.shards:
             here = np.flatnonzero((start <= rows) & (rows < start + shard.rows))
             if here.size:
-                for target, part in zip(found, self._parts(shard), strict=True):
+                for target, part in zip(packed, self._parts(shard), strict=True):
                     target[here] = part[rows[here] - start]
             start += shard.rows
-        return found
+        return packed
 
     def digests(self) -> Digests:
         """Return the digests of the texts that were encoded, [documents].
@@ -175,7 +175,7 @@ class Store:
         """Read every file; yield a sentence for each that was changed.
 
         Args:
-            progress: told the rows of each shard that is as it was written.
+            progress: receives the rows of each shard that is as it was written.
         """
         for shard in self.manifest.shards:
             if problem := self._problem(shard):
@@ -202,10 +202,10 @@ class Store:
     def _parts(self, shard: Shard) -> list[Array]:
         """Return views of the parts of a shard."""
         path = self.folder / shard.name
-        held = self.manifest
-        if not _has_size(path, shard, held) or self._stamps.get(shard.name) != _stamp(path):
+        manifest = self.manifest
+        if not _has_size(path, shard, manifest) or self._stamps.get(shard.name) != _stamp(path):
             raise UserError(_changed(path))
-        return FORMATS[held.dtype].parts(path, shard.rows, held.width)
+        return FORMATS[manifest.dtype].parts(path, shard.rows, manifest.width)
 
     @contextmanager
     def _comparing(self, shard: Shard) -> Iterator[None]:
@@ -214,9 +214,9 @@ class Store:
             yield
             return
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(self._problem, shard)  # hashing releases the interpreter lock
+            future = pool.submit(self._problem, shard)  # hashing releases the interpreter lock
             yield
-            if problem := found.result():
+            if problem := future.result():
                 raise UserError(problem)
         self._compared.add(shard.name)
 
@@ -256,12 +256,12 @@ def _changed(path: Path) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return what tells a file from one that takes its name later; nothing where there is none."""
+    """Return inode, time and size, which differ if a file is replaced; () for no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 # Writing
@@ -275,7 +275,7 @@ class StoreWriter:
         self._format = FORMATS[plan.dtype]
 
     def has(self, number: int) -> bool:
-        """Whether a shard is recorded, and its files are there and complete."""
+        """Return whether a shard has a record and complete files."""
         files = [self._path(kind, number) for kind in RECORDS]
         if not all(path.exists() for path in files):
             return False
@@ -292,15 +292,15 @@ class StoreWriter:
         return [number for number in sorted(int(word[0]) for word in found) if self.has(number)]
 
     def holds(self, number: int, docids: Sequence[str], digests: bytes) -> bool:
-        """Whether a shard is there, and was made of these documents."""
+        """Return whether a shard is complete and was made from these documents."""
         if not self.has(number):
             return False
         shard = read_record(self._path(RECORDS[0], number), Shard)
         sums = (hashlib.sha256(part).hexdigest() for part in (encode_docids(docids), digests))
         return (shard.docids, shard.texts) == tuple(sums)
 
-    def keep(self, docids: Docids, digests: Digests) -> None:
-        """Remove the records of shards that were not made of the documents of now."""
+    def drop_other(self, docids: Docids, digests: Digests) -> None:
+        """Remove the records of shards that were not made from these documents."""
         rows = self.plan.shard_rows
         for number in self.numbers():
             part = slice(number * rows, (number + 1) * rows)
@@ -330,22 +330,22 @@ class StoreWriter:
         Raises:
             UserError: a value is not finite or too large for the dtype.
         """
-        places: Int64 = np.arange(len(docids))
+        fresh_rows: Int64 = np.arange(len(docids))
         if copied is not None:
-            places = np.delete(places, copied[0])
-        if vectors.shape != (len(places), self.plan.width):
-            raise ValueError(f"{len(places)} rows of {self.plan.width}, not {vectors.shape}.")
+            fresh_rows = np.delete(fresh_rows, copied[0])
+        if vectors.shape != (len(fresh_rows), self.plan.width):
+            raise ValueError(f"{len(fresh_rows)} rows of {self.plan.width}, not {vectors.shape}.")
         with np.errstate(over="ignore"):
             largest = np.abs(vectors).max(axis=1).astype(self._format.read_as)
         for row in np.flatnonzero(~np.isfinite(largest))[:1]:
-            found = "is not finite, or too large for f16; use --store f32"
-            raise UserError(f"The vector of document {docids[places[row]]!r} {found}.")
+            fault = "is not finite, or too large for f16; use --store f32"
+            raise UserError(f"The vector of document {docids[fresh_rows[row]]!r} {fault}.")
         parts = self._format.pack(vectors)
         if copied is not None:
-            for number_of_part, (fresh, had) in enumerate(zip(parts, copied[1], strict=True)):
-                joined = np.empty((len(docids), had.shape[1]), had.dtype)
-                joined[places], joined[copied[0]] = fresh, had
-                parts[number_of_part] = joined
+            for part_number, (fresh, old) in enumerate(zip(parts, copied[1], strict=True)):
+                joined = np.empty((len(docids), old.shape[1]), old.dtype)
+                joined[fresh_rows], joined[copied[0]] = fresh, old
+                parts[part_number] = joined
         data, lines = b"".join(part.tobytes() for part in parts), encode_docids(docids)
         name = f"vectors-{number:05d}.{self.plan.dtype}"
         self._path(RECORDS[0], number).unlink(missing_ok=True)
@@ -445,19 +445,19 @@ def lock(home: Path) -> AbstractContextManager[None]:
     Raises:
         UserError: another process holds the lock.
     """
-    place = _place(home)
-    return lock_file(place.with_name(f"{place.name}.stores"))
+    path = _resolved(home)
+    return lock_file(path.with_name(f"{path.name}.stores"))
 
 
-def _place(home: Path) -> Path:
-    """Return where the folder lies, if by a symbolic link: it is exchanged there, on one disk."""
+def _resolved(home: Path) -> Path:
+    """Resolve symbolic links, so that folders are exchanged on one disk."""
     return Path(os.path.realpath(home))
 
 
 def new_home(home: Path) -> Path:
     """Return the folder in which a sync writes the stores that will replace those of `home`."""
-    place = _place(home)
-    return place.with_name(place.name + NEW)
+    path = _resolved(home)
+    return path.with_name(path.name + NEW)
 
 
 def swap_in(home: Path) -> None:
@@ -465,13 +465,13 @@ def swap_in(home: Path) -> None:
 
     Other things in the folder are kept.
     """
-    _exchange(_place(home), new_home(home))
+    _exchange(_resolved(home), new_home(home))
     end_sync(home)
 
 
 def end_sync(home: Path) -> None:
     """Remove what a sync left that was stopped; one that was writing stores can still go on."""
-    home, new = _place(home), new_home(home)
+    home, new = _resolved(home), new_home(home)
     old = home.with_name(home.name + OLD)
     if old.exists():  # of an exchange by three renames
         old.rename(new if home.exists() else home)
@@ -485,20 +485,20 @@ def end_sync(home: Path) -> None:
         shutil.rmtree(new)
 
 
-def _exchange(one: Path, other: Path) -> None:
+def _exchange(first: Path, second: Path) -> None:
     """Exchange two folders: at once where the system can, else by three renames."""
-    sync(other)
+    sync(second)
     with suppress(AttributeError, OSError):
         at, flag = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
         library = ctypes.CDLL(None, use_errno=True)
-        if library.renameat2(at, os.fsencode(one), at, os.fsencode(other), flag) == 0:
-            sync(one.parent)
+        if library.renameat2(at, os.fsencode(first), at, os.fsencode(second), flag) == 0:
+            sync(first.parent)
             return
-    middle = one.with_name(one.name + OLD)
-    one.rename(middle)
-    other.rename(one)
-    middle.rename(other)
-    sync(one.parent)
+    middle = first.with_name(first.name + OLD)
+    first.rename(middle)
+    second.rename(first)
+    middle.rename(second)
+    sync(first.parent)
 
 
 # A list of them

@@ -209,7 +209,7 @@ def test_shards_that_are_whole_and_of_the_same_documents_are_kept(
 
     again = begin_store(tmp_path, plan)
     assert again.numbers() == [0, 2, 3]
-    again.keep(Docids(encode_docids(DOCIDS)), np.frombuffer(text_digests(texts), "S16"))
+    again.drop_other(Docids(encode_docids(DOCIDS)), np.frombuffer(text_digests(texts), "S16"))
 
     assert again.numbers() == [0, 3]
     assert not list(tmp_path.glob("*.tmp"))

@@ -148,13 +148,13 @@ class _Texts:
     number: int
     docids: list[str]
     digests: bytes
-    places: NDArray[np.int64]  # of the tokenised ones
+    positions: NDArray[np.int64]  # in the shard, of the documents that are encoded
     contents: list[str]  # of these
     rows: Ragged
 
 
 # An encoded shard, the stores that lack it, their vectors [L, n, H], and states for a fit.
-_Ran = tuple[_Texts, list[StoreWriter], NDArray[np.float32], exit_files.StateFile | None]
+_Encoded = tuple[_Texts, list[StoreWriter], NDArray[np.float32], exit_files.StateFile | None]
 
 
 class ShardEncoder:
@@ -179,22 +179,22 @@ class ShardEncoder:
 
         Args:
             numbers: of the shards.
-            advance: told how many more documents were encoded.
+            advance: receives the number of documents of each step.
 
         Raises:
             UserError: a text is malformed or a value is not finite. Shards that were run before
                 are written.
         """
         with ThreadPoolExecutor(1, "read") as reader, ThreadPoolExecutor(1, "write") as writer:
-            coming = map(self._read, numbers)
-            reading, writing = reader.submit(next, coming, None), None
+            shards = map(self._read, numbers)
+            reading, writing = reader.submit(next, shards, None), None
             while texts := reading.result():
-                reading = reader.submit(next, coming, None)
-                ran = self._run(texts, advance)
+                reading = reader.submit(next, shards, None)
+                encoded = self._run(texts, advance)
                 if writing:
                     yield writing.result()
-                writing = writer.submit(self._write, *ran)
-                del texts, ran
+                writing = writer.submit(self._write, *encoded)
+                del texts, encoded
             if writing:
                 yield writing.result()
 
@@ -202,25 +202,25 @@ class ShardEncoder:
         documents = self._reader.read(number)
         if len(documents) != self.job.rows_of(number):
             raise UserError(f"{self.job.corpus} has become shorter while it was encoded.")
-        places = np.flatnonzero(self.job.copied(self._stores[0].folder, number) < 0)
-        contents = [documents[place].content for place in places]
+        positions = np.flatnonzero(self.job.copied(self._stores[0].folder, number) < 0)
+        contents = [documents[position].content for position in positions]
         rows = tokenize(self._card, self._tokenizer, contents, "document")
         digests = text_digests(document.content for document in documents)
         docids = [document.id for document in documents]
-        return _Texts(number, docids, digests, places, contents, Ragged.of(rows))
+        return _Texts(number, docids, digests, positions, contents, Ragged.of(rows))
 
-    def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Ran:
+    def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Encoded:
         lacking = [store for store in self._stores if not store.has(texts.number)]
         layers = [store.plan.layer for store in lacking]
         encoder, pad_id = self._encoder, self._tokenizer.pad_id
         vectors, states = np.empty((len(layers), 0, encoder.card.width), np.float32), None
         sampled = self.job.sampled(texts.number)
         if self.job.exits and sampled.size and encoder.card.layers in layers:
-            vectors, kept = embed_tokens_and_states(
+            vectors, sampled_states = embed_tokens_and_states(
                 encoder, texts.rows, pad_id, layers, sampled, advance, texts.contents
             )
             digest = hashlib.sha256(texts.digests).hexdigest()
-            states = exit_files.StateFile(digest, self.job.encoding, kept)
+            states = exit_files.StateFile(digest, self.job.encoding, sampled_states)
         elif layers and len(texts.rows):
             vectors = embed_tokens(
                 encoder, texts.rows, pad_id, layers, advance, texts=texts.contents
@@ -239,12 +239,12 @@ class ShardEncoder:
             states.write(self.job.exits, texts.number)
         for store, rows in zip(stores, vectors, strict=True):
             copied = None
-            if before := self._before.get(store.folder):
+            if old_store := self._before.get(store.folder):
                 sources = self.job.copied(store.folder, texts.number)
-                copied = np.flatnonzero(sources >= 0), before.packed(sources[sources >= 0])
+                copied = np.flatnonzero(sources >= 0), old_store.packed(sources[sources >= 0])
             size += store.write(texts.number, texts.docids, rows, texts.digests, copied)
         cut = int((texts.rows.lengths >= self._card.document_length).sum())
-        return WrittenShard(texts.number, len(texts.places), size, cut)
+        return WrittenShard(texts.number, len(texts.positions), size, cut)
 
 
 class ShardReader:
@@ -284,7 +284,7 @@ def encode_stores(
         card: of the model.
         layers: to encode.
         exits: whether to keep the states that a fit of exits reads.
-        changed: file of the documents that the corpus is to have, in place of those of now.
+        changed: file of the documents that the corpus will have.
 
     Returns:
         The job with the runtime that was chosen, the documents, and the stores.
@@ -352,9 +352,9 @@ def _refuse_other(folder: Path, plan: StorePlan, dtype: str) -> None:
     if runtime and dtype != "auto" and (dtype == "int8") != runtime.startswith(INT8):
         raise UserError(f"{folder} was encoded in {runtime}, not in {dtype}.")
     if (folder / STORE).exists():
-        held = open_store(folder).manifest.plan
-        imported = ("dtype", "width") if held.runtime == IMPORTED else ()
-        held.refuse_other(plan, folder, ("shard_rows", "runtime", *imported))
+        stored = open_store(folder).manifest.plan
+        imported = ("dtype", "width") if stored.runtime == IMPORTED else ()
+        stored.refuse_other(plan, folder, ("shard_rows", "runtime", *imported))
 
 
 def _encode_missing(
@@ -368,15 +368,15 @@ def _encode_missing(
             continue
         writer = begin_store(folder, plan)
         if rows is not None:
-            writer.keep(rows.docids, rows.digests)
+            writer.drop_other(rows.docids, rows.digests)
         writers.append(writer)
     if not writers:
         return
-    asked = replace(job, stores=tuple((writer.folder, writer.plan) for writer in writers))
-    shards = range(-(-job.documents // asked.shard_rows))
-    missing = [number for number in shards if asked.lacks(number)]
+    unfinished = replace(job, stores=tuple((writer.folder, writer.plan) for writer in writers))
+    shards = range(-(-job.documents // unfinished.shard_rows))
+    missing = [number for number in shards if unfinished.lacks(number)]
     if missing:
-        _encode(asked, dataset, missing, count, backend)
+        _encode(unfinished, dataset, missing, count, backend)
     _finish(writers, dataset)
 
 
@@ -390,17 +390,17 @@ def _finish(writers: Sequence[StoreWriter], dataset: Dataset) -> None:
             digest.update(repr(document.fields).encode(errors="surrogatepass"))
             yield document.fields
 
-    written = write_fields(first, fields())
+    file_digest = write_fields(first, fields())
     for writer in writers:
-        if written and writer.folder != first.parent:
+        if file_digest and writer.folder != first.parent:
             _link(first, writer.folder / FIELDS)
-        writer.finish(written, digest.hexdigest())
+        writer.finish(file_digest, digest.hexdigest())
 
 
 def _sync(
     home: Path, job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, backend: str
 ) -> None:
-    """Replace the stores of all layers, and their indexes, by those of the corpus of now.
+    """Replace the stores of all layers, and their indexes, by those of the changed corpus.
 
     They are written to a folder beside, with the vectors of texts that are the same, and swapped
     in by one rename. Exits stay as they were fitted; `refit_words` follows.
@@ -409,17 +409,17 @@ def _sync(
     if any(store.manifest.runtime == IMPORTED for store in before):
         raise UserError(f"{home} holds vectors of documents that changed; import them again.")
     sources = [rows.sources(store) for store in before]
-    absent = np.any([each < 0 for each in sources], axis=0)
-    held, label = before[-1].manifest.label.source, job.stores[0][1].label
-    if held != label.source and absent.mean() > OTHER:
-        raise UserError(f"{home} is of {held}; give --corpus NAME={job.corpus} or --overwrite.")
+    absent = np.any([rows_of_store < 0 for rows_of_store in sources], axis=0)
+    source, label = before[-1].manifest.label.source, job.stores[0][1].label
+    if source != label.source and absent.mean() > OTHER:
+        raise UserError(f"{home} is of {source}; give --corpus NAME={job.corpus} or --overwrite.")
     new.mkdir(exist_ok=True)
     (new / SYNCING).touch()
-    for store, each in zip(before, sources, strict=True):
+    for store, rows_of_store in zip(before, sources, strict=True):
         folder = new / store.folder.name
         folder.mkdir(exist_ok=True)
         with atomic_path(folder / COPIED) as temporary, temporary.open("wb") as file:
-            np.save(file, np.where(absent, -1, each))
+            np.save(file, np.where(absent, -1, rows_of_store))
     runtime = before[-1].manifest.runtime
     require_runtime(runtime)
     plans = tuple(
@@ -450,7 +450,7 @@ def _sync(
 
 
 def _keep_exits(before: Path, store: Path) -> None:
-    """Keep exits that were fitted on documents of before; their record tells these apart."""
+    """Keep exits that were fitted on the old documents, which their record names by digest."""
     source, target = exit_files.exits_folder(before), exit_files.exits_folder(store)
     record = exit_files.read_exits_record(source)
     target.mkdir(exist_ok=True)
@@ -488,9 +488,9 @@ def _with_runtime(job: EncodingJob) -> EncodingJob:
     if all((folder / STORE).exists() for folder in folders):
         runtime = _runtime_of(folders[-1])  # nothing is encoded
     elif job.runtime == "auto" and (
-        kept := [each for each in map(_runtime_of, folders) if each not in ("", IMPORTED)]
+        begun := [name for name in map(_runtime_of, folders) if name not in ("", IMPORTED)]
     ):
-        runtime = kept[0]
+        runtime = begun[0]
         require_runtime(runtime)
     else:
         runtime = choose_runtime(job.source, job.runtime, job.documents)
@@ -536,7 +536,9 @@ def _shard_encoder(job: EncodingJob) -> ShardEncoder:
     return ShardEncoder(job)
 
 
-def _told(shards: Iterable[WrittenShard], advance: Callable[[int], None]) -> Iterator[WrittenShard]:
+def _counting(
+    shards: Iterable[WrittenShard], advance: Callable[[int], None]
+) -> Iterator[WrittenShard]:
     for shard in shards:
         advance(shard.documents)
         yield shard
@@ -553,8 +555,8 @@ def _encode(
     how += f", {counted(count, 'workers')}" * (count > 1) + f" on {backend}" * (backend != LOCAL)
     say(f"Encoding {dataset.name} at layers {layers} with {job.model} on {how}")
     if documents < job.documents and not job.before:
-        there = job.documents - documents
-        say(f"{there} of {counted(job.documents, 'documents')} are encoded already")
+        encoded = job.documents - documents
+        say(f"{encoded} of {counted(job.documents, 'documents')} are encoded already")
     done: list[WrittenShard] = []
 
     def written() -> str:
@@ -566,7 +568,7 @@ def _encode(
                 shards = ShardEncoder(job, dataset).encode(missing, advance)
             else:
                 work = Work(partial(_encode_shards, job), job.device, job.lacks)
-                shards = _told(MAPS[backend](work, missing, count), advance)
+                shards = _counting(MAPS[backend](work, missing, count), advance)
             for shard in shards:
                 done.append(shard)  # noqa: PERF402  # what is written is shown meanwhile
     except KeyboardInterrupt:

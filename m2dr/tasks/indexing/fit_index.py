@@ -93,9 +93,9 @@ def refit_words(store: Store, dataset: Dataset) -> None:
     with lock_folder(folder):
         record, before = exit_files.read_exits_record(folder), WordTable.open(folder)
         words = words_of(store, dataset, before.language)
-        kept = replace(words, beside=before.beside, bridge=before.bridge)
+        words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
         remove_files(folder, EXITS_FILE)
-        replace(kept, query_model=before.query_model).write(folder)
+        replace(words_and_exits, query_model=before.query_model).write(folder)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
         _write_record(store, fit, record.dtype, folder)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
@@ -192,8 +192,8 @@ def _fit(
     with lock_folder(folder):
         if not read_card(job.model).query_layer:
             words = words_of(store, dataset, language)
-            known, names = len(words.rows), (store.manifest.corpus,)
-            fit = FitRecord(names, store.documents, 0, "none", known, words.language, (), ())
+            count, names = len(words.rows), (store.manifest.corpus,)
+            fit = FitRecord(names, store.documents, 0, "none", count, words.language, (), ())
             return _write(words, store, fit, "", folder)
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
@@ -279,26 +279,26 @@ def _states(
 ) -> NDArray[np.float32]:
     """Return the states of the documents of the fit, in the order of the corpus."""
     reader, files = ShardReader(dataset, job.shard_rows), []
-    same: BatchEncoder | None = encoder if job.runtime == "torch" else None
+    runner: BatchEncoder | None = encoder if job.runtime == "torch" else None
     total = len(exit_files.sampled_rows(store.documents))
     with progress("Reading states", total, "documents") as advance:
         for number, shard in enumerate(store.manifest.shards):
             chosen = job.sampled(number)
             if not chosen.size:
                 continue
-            found = exit_files.StateFile.read(folder, number, shard.texts, job.encoding)
-            if found is None:
+            file = exit_files.StateFile.read(folder, number, shard.texts, job.encoding)
+            if file is None:
                 documents = reader.read(number)
-                contents = [documents[place].content for place in chosen]
+                contents = [documents[position].content for position in chosen]
                 rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
-                places = np.arange(len(rows))
+                every = np.arange(len(rows))
                 layers = (encoder.layers,)
-                if same is None:
+                if runner is None:
                     require_runtime(job.runtime)
-                    same = job.source.open(job.runtime)[0]
-                _, kept = embed_tokens_and_states(same, rows, tokenizer.pad_id, layers, places)
-                found = exit_files.StateFile(shard.texts, job.encoding, kept)
-                found.write(folder, number)
-            files.append(found)
+                    runner = job.source.open(job.runtime)[0]
+                _, states = embed_tokens_and_states(runner, rows, tokenizer.pad_id, layers, every)
+                file = exit_files.StateFile(shard.texts, job.encoding, states)
+                file.write(folder, number)
+            files.append(file)
             advance(len(chosen))
-    return np.concatenate([found.states for found in files])
+    return np.concatenate([file.states for file in files])

@@ -157,15 +157,15 @@ def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Float3
     sample = source.vectors.finite(rows[sampled_rows(len(rows))])
     rotation = fit_rotation(sample, "pca", similarity, ())
     dim = max(width // 4, 1)
-    some = sample[sampled_rows(len(sample), COMPARED)]
-    kept = [neighbours_kept(each, dim, similarity) for each in (some, some @ rotation.T)]
+    points = sample[sampled_rows(len(sample), COMPARED)]
+    kept = [neighbours_kept(vectors, dim, similarity) for vectors in (points, points @ rotation.T)]
     rotates = request.rotate == "yes" or (request.rotate == "auto" and kept[0] < READY * kept[1])
     say(
         f"Of a document's {NEIGHBOURS} nearest others {dim} of {width} dims keep {kept[0]:.0%}, "
         f"and {kept[1]:.0%} once rotated: {'rotated' if rotates else 'left as they are'}."
     )
-    every = rotates or kept[0] >= READY * kept[1]
-    cuts = tuple(Cut(1, each) for each in (default_dims(width) if every else (width,)))
+    cuts_well = rotates or kept[0] >= READY * kept[1]
+    cuts = tuple(Cut(1, dim) for dim in (default_dims(width) if cuts_well else (width,)))
     identity = request.name or digest.hexdigest()
     card = ModelCard(
         backbone=request.name or name_of(request.vectors), variant=GIVEN, layers=1, width=width,
@@ -183,8 +183,8 @@ def neighbours_kept(vectors: Float32, dim: int, similarity: Similarity) -> float
     1.0
     """
     nearest = []
-    for each in (vectors.shape[1], dim):
-        points = prefixes(vectors, each, similarity)
+    for length in (vectors.shape[1], dim):
+        points = prefixes(vectors, length, similarity)
         scores = points @ points.T
         np.fill_diagonal(scores, -np.inf)
         nearest.append(np.argsort(-scores, axis=1, kind="stable")[:, :NEIGHBOURS])
@@ -192,7 +192,7 @@ def neighbours_kept(vectors: Float32, dim: int, similarity: Similarity) -> float
 
 
 def _begin_home(home: Path, card: ModelCard, rotation: Float32 | None) -> None:
-    """Write what belongs to vectors without a model in place of what another import left."""
+    """Write the card and rotation of vectors without a model; remove those of an earlier import."""
     home.mkdir(parents=True, exist_ok=True)
     drop_exits(home / EXITS_FOLDER)
     (home / ROTATION).unlink(missing_ok=True)
@@ -202,7 +202,7 @@ def _begin_home(home: Path, card: ModelCard, rotation: Float32 | None) -> None:
 
 
 def _holds(folder: Path, card: ModelCard, source: _Source) -> bool:
-    """Whether a finished store has these vectors of these documents."""
+    """Return whether a finished store has these vectors of these documents."""
     path, corpus = folder.parent / CARD_FILE, source.corpus
     # The last bits of a rotation depend on the machine.
     same = path.exists() and replace(read_card(folder.parent), rotation=card.rotation) == card
@@ -247,7 +247,7 @@ def _try(
     theirs = vectors.finite(rows[chosen])
     # A cosine would not do: of some encoders, that of any two documents is near 1.
     a, b = (
-        prefixes(each, vectors.width, card.similarity).astype(np.float64) for each in (ours, theirs)
+        prefixes(rows, vectors.width, card.similarity).astype(np.float64) for rows in (ours, theirs)
     )
     between = np.linalg.norm(a - np.roll(a, 1, axis=0), axis=1).mean()
     unit = between or np.linalg.norm(a, axis=1).mean() or 1.0

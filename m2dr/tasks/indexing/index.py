@@ -114,8 +114,8 @@ def encode_corpus(
     request: IndexRequest, model: str, card: ModelCard, layers: Sequence[int]
 ) -> list[Store]:
     """Return a finished store per layer, as `encode_stores`; fit exits on the last if asked."""
-    wanted = request.exits and not checkpoint.last_layer_has_exit(model)
-    job, dataset, stores = encode_stores(request, model, card, layers, wanted)
+    fits_exits = request.exits and not checkpoint.last_layer_has_exit(model)
+    job, dataset, stores = encode_stores(request, model, card, layers, fits_exits)
     if job.exits:
         fit_encoded(
             replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1], request.language
@@ -174,7 +174,7 @@ def _change(
     card, changed = read_card(request.model), path.with_name(CHANGED)
     name = open_corpus(request.corpus).name
     new = {document.id: document for document in distinct(add)}
-    absent, there, count = set(gone), dict[str, bool](), 0
+    absent, replaced, count = set(gone), dict[str, bool](), 0  # replaced: whether it differs
     remove_files(path.parent, f".{CHANGED}.*{TEMPORARY_SUFFIX}")  # of a change that was killed
     with atomic_path(changed) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
@@ -182,14 +182,16 @@ def _change(
                 absent.discard(document.id)
                 if document.id in new:
                     fresh = new.pop(document.id)
-                    there[document.id] = (fresh, fresh.fields) != (document, document.fields)
+                    replaced[document.id] = (fresh, fresh.fields) != (document, document.fields)
                     document = fresh
                 if document.id not in gone:
                     file.write(document_line(document))
                     count += 1
             for document in new.values():
                 file.write(document_line(document))
-        if not replace_same and (others := [docid for docid, other in there.items() if other]):
+        if not replace_same and (
+            others := [docid for docid, differs in replaced.items() if differs]
+        ):
             raise UserError(f"{path} holds {others[0]!r} already, and another text for it.")
         if absent:
             raise UserError(f"{path} does not hold {min(absent)!r}; nothing was deleted.")
@@ -206,7 +208,9 @@ def _change(
     for store in stores[-1:]:
         open_bm25(store, partial(open_corpus, request.corpus), rebuild=True)
         refit_words(store, open_corpus(request.corpus))
-    return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
+    return ChangeReport(
+        count + len(new), len(new) + len(replaced), len(gone) + sum(replaced.values())
+    )
 
 
 # Pushing
@@ -256,8 +260,8 @@ def push_indexes(request: PushRequest) -> PushReport:
     try:
         for store, dim in jobs:
             with progress("Pushing", store.documents, "documents") as advance:
-                way, again = request.engine, request.overwrite
-                sent.append(push(store, dim, server, way, overwrite=again, progress=advance))
+                engine, overwrite = request.engine, request.overwrite
+                sent.append(push(store, dim, server, engine, overwrite=overwrite, progress=advance))
     except KeyboardInterrupt:
         raise Interrupted("Pushing stopped; without --overwrite it goes on from there.") from None
     finally:

@@ -74,16 +74,16 @@ def verify(request: VerifyRequest) -> VerifyReport:
     """
     folders = []
     for folder in request.folders or (request.root,):
-        if not (found := store_folders(folder)):
+        if not (stores := store_folders(folder)):
             raise UserError(f"{folder} holds no store.")
-        folders += found
+        folders += stores
     folders, corpus_of = list(dict.fromkeys(folders)), lru_cache(1)(_corpus)
     first = {folder.parent: folder for folder in reversed(folders)}
     shared = {folder: [*_shared_problems(home)] for home, folder in first.items()}
     verdicts = tuple(
         _verdict(folder, request, shared.get(folder, []), corpus_of) for folder in folders
     )
-    code = 0 if all(each.is_well for each in verdicts) else 2
+    code = 0 if all(verdict.is_well for verdict in verdicts) else 2
     return VerifyReport(verdicts, text="\n".join(map(str, verdicts)), exit_code=code)
 
 
@@ -121,7 +121,7 @@ def _check_int8(home: Path) -> None:
     from m2dr.model.graphs import INT8, int8_digest  # loads torch
 
     runtimes = [open_store(folder).manifest.runtime for folder in store_folders_of(home)]
-    if other := {each for each in runtimes if each.startswith(INT8)} - {
+    if other := {name for name in runtimes if name.startswith(INT8)} - {
         f"{INT8}{int8_digest(home / 'int8')}"
     }:
         raise UserError(f"{home / 'int8'} does not hold the graph of {min(other)}.")
@@ -148,18 +148,18 @@ def _texts_verdict(
     store: Store, request: VerifyRequest, corpus_of: Callable[[str], _Corpus]
 ) -> Verdict:
     """Compare all texts, and encode some again."""
-    folder, held = store.folder, store.manifest
-    name = request.corpus or held.label.source or held.corpus
+    folder, manifest = store.folder, store.manifest
+    name = request.corpus or manifest.label.source or manifest.corpus
     try:
         dataset, corpus = corpus_of(name)
     except UserError as error:
         if Path(named(name)[1]).exists():
             return Verdict(folder, (str(error),), 0)
         return Verdict(folder, (), 0, (f"No text was compared: {error}",))
-    if dataset.name != held.corpus or len(corpus.docids) != store.documents:
-        given = f"{counted(len(corpus.docids), 'documents', ',')} of {dataset.name}"
-        told = f"it holds {store.documents:,} of {held.corpus}, and there are {given}."
-        return Verdict(folder, (), 0, (f"No text was compared: {told}",))
+    if dataset.name != manifest.corpus or len(corpus.docids) != store.documents:
+        present = f"{counted(len(corpus.docids), 'documents', ',')} of {dataset.name}"
+        reason = f"it holds {store.documents:,} of {manifest.corpus}, and there are {present}."
+        return Verdict(folder, (), 0, (f"No text was compared: {reason}",))
     if changed := [*_text_problems(store, corpus)]:
         return Verdict(folder, tuple(changed), 0)
     try:
@@ -190,17 +190,17 @@ def _model(store: Store, request: VerifyRequest) -> str:
 
 
 def _text_problems(store: Store, corpus: CorpusRows) -> Iterator[str]:
-    """Yield a sentence where documents, as many as a store has, are not those it was made of."""
-    held, other = store.manifest, []
+    """Yield a sentence if a store was made from different documents, of the same number."""
+    manifest, different = store.manifest, []
     if store.docids.data != corpus.docids.data:
-        other = [row for row, docid in enumerate(corpus.docids) if store.docids[row] != docid]
-    elif held.knows_texts:
-        other = np.flatnonzero(store.digests() != corpus.digests).tolist()
-    if other:
-        docid = corpus.docids[other[0]]
-        yield f"Row {other[0]} of {store.folder} is not document {docid!r} as it is now."
-    elif not corpus.digest.is_of(held):
-        yield f"The documents of {store.folder} had other fields than those of now."
+        different = [row for row, docid in enumerate(corpus.docids) if store.docids[row] != docid]
+    elif manifest.knows_texts:
+        different = np.flatnonzero(store.digests() != corpus.digests).tolist()
+    if different:
+        docid = corpus.docids[different[0]]
+        yield f"Row {different[0]} of {store.folder} is not document {docid!r} as it is now."
+    elif not corpus.digest.is_of(manifest):
+        yield f"The documents of {store.folder} had different fields than those of now."
 
 
 def _compare(
