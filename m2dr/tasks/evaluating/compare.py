@@ -36,7 +36,10 @@ class CompareReport(Report):
 
     def record(self) -> dict[str, Any]:
         """Return what the command prints as JSON."""
-        return {"comparisons": [one.record() for one in self.comparisons], "files": self.files}
+        return {
+            "comparisons": [comparison.record() for comparison in self.comparisons],
+            "files": self.files,
+        }
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,11 @@ def compare_folders(request: CompareRequest) -> CompareReport:
         for measure in dict.fromkeys(request.measures or ("",))
     ]
     files: list[Path] = []
-    by_name = {plain(f"{one.measure}-against-{one.baseline}"): one for one in comparisons}
+    by_name = {plain(f"{c.measure}-against-{c.baseline}"): c for c in comparisons}
     if len(by_name) < len(comparisons):
         raise UserError("Two baselines have one name; compare each alone, with its own --out.")
-    for name, one in by_name.items():
-        files += write_comparison(one, (request.out or request.folder) / short_name(name))
+    for name, comparison in by_name.items():
+        files += write_comparison(comparison, (request.out or request.folder) / short_name(name))
     text = "\n".join(["\n\n".join(map(str, comparisons)), *map(str, files)])
     return CompareReport(tuple(comparisons), text=text, files=tuple(files))
 
@@ -143,26 +146,27 @@ def _baseline(
     if path.is_dir():
         return _grid_baseline(path, None, scores)
     if path.is_file():
-        kept = folder / QRELS
-        return _run_baseline(path, grid, scores, qrels or (kept if kept.is_file() else None))
-    place, at, word = against.rpartition("@")
-    if at and Path(place).is_dir():
-        return _grid_baseline(Path(place), Cut.parse_coded(word), scores)
+        own_qrels = folder / QRELS
+        qrels = qrels or (own_qrels if own_qrels.is_file() else None)
+        return _run_baseline(path, grid, scores, qrels)
+    results, at, word = against.rpartition("@")
+    if at and Path(results).is_dir():
+        return _grid_baseline(Path(results), Cut.parse_coded(word), scores)
     raise UserError(f"{against} is no folder of results, FOLDER@L6D384 or run to compare with.")
 
 
 def _grid_baseline(folder: Path, cut: Cut | None, scores: QueryScores) -> _Baseline:
     grid, theirs = grid_of(folder), _scores_of(folder, scores.measure)
     _require_same(scores.query_ids, theirs.query_ids, str(folder))
-    places = {query: place for place, query in enumerate(theirs.query_ids)}
-    order = [places[query] for query in scores.query_ids]
+    rows_of = {query: row for row, query in enumerate(theirs.query_ids)}
+    order = [rows_of[query] for query in scores.query_ids]
     if cut is not None:
         row, name = theirs.at(cut)[order], f"{grid.model} at {cut}"
         return _Baseline(name, name, dict.fromkeys(scores.cuts, row), system=grid.system)
-    rows = {one: theirs.at(one)[order] for one in scores.cuts if one in theirs.cuts}
-    left = [str(one) for one in scores.cuts if one not in rows]
-    note = f"{grid.model} was not measured at {', '.join(left)}, which are not compared"
-    notes = (note,) if left else ()
+    rows = {c: theirs.at(c)[order] for c in scores.cuts if c in theirs.cuts}
+    missing = [str(c) for c in scores.cuts if c not in rows]
+    note = f"{grid.model} was not measured at {', '.join(missing)}, which are not compared"
+    notes = (note,) if missing else ()
     return _Baseline(grid.model, f"the same cut of {grid.model}", rows, notes, grid.system)
 
 
@@ -176,7 +180,7 @@ def _run_baseline(path: Path, grid: Grid, scores: QueryScores, qrels: Path | Non
     run, notes = read_run(path), []
     if any(OWN_DROPPED in note for note in grid.notes):
         rankings = run.rankings.items()
-        run = Run({q: Ranking.of(one.docids, one.scores, drop=q) for q, one in rankings})
+        run = Run({q: Ranking.of(hits.docids, hits.scores, drop=q) for q, hits in rankings})
         notes.append(f"the query's own document is dropped from {path.name} too")
     absent = [query for query in judged if query not in run.rankings]
     if absent and (len(absent) == len(judged) or not run.rankings.keys() <= set(judged)):
@@ -189,10 +193,10 @@ def _run_baseline(path: Path, grid: Grid, scores: QueryScores, qrels: Path | Non
     return _Baseline(path.name, path.name, dict.fromkeys(scores.cuts, row), tuple(notes))
 
 
-def _require_same(wanted: Sequence[str], given: Sequence[str], where: str) -> None:
+def _require_same(query_ids: Sequence[str], others: Sequence[str], where: str) -> None:
     """Raise UserError unless both hold the same queries, in any order."""
-    here, there = set(wanted), set(given)
-    if here != there:
-        first = min(here ^ there)
-        lacks = f"it lacks {len(here - there)} and has {len(there - here)} others"
+    ours, theirs = set(query_ids), set(others)
+    if ours != theirs:
+        first = min(ours ^ theirs)
+        lacks = f"it lacks {len(ours - theirs)} and has {len(theirs - ours)} others"
         raise UserError(f"{where} is of other queries, such as {first}: {lacks}.")

@@ -91,8 +91,8 @@ class EvaluateReport(Report):
         return {
             "grids": [as_json(grid) for place in self.places for grid in place.grids],
             "means": [as_json(grid) for grid in self.means],
-            "comparisons": [one.record() for one in self.comparisons],
-            "costs": [as_json(one) for one in self.costs],
+            "comparisons": [comparison.record() for comparison in self.comparisons],
+            "costs": [as_json(costs) for costs in self.costs],
             "folder": self.folder,
             "figures": self.files,
             "seconds": self.seconds,
@@ -147,25 +147,25 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
             raise UserError(f"The results of {both} would both lie in {corpus.folder}.")
         folders[corpus.folder] = corpus.name
     places = [tuple(_place(request, corpus) for corpus in parts) for parts in corpora]
-    every = tuple(chain.from_iterable(places))
-    means = tuple(_means(request, [name for name, _ in sets], places)) if len(every) > 1 else ()
+    results = tuple(chain.from_iterable(places))
+    means = tuple(_means(request, [name for name, _ in sets], places)) if len(results) > 1 else ()
     comparisons: list[Comparison] = []
     costs = []
-    models = request.models * len(every)
-    grids = [(place, grid) for place in every for grid in place.grids]
+    models = request.models * len(results)
+    grids = [(place, grid) for place in results for grid in place.grids]
     for model, (place, grid) in zip(models, grids, strict=True):
         folder = place.folder / grid.model
         # A model is no baseline of its own.
-        others = tuple(one for one in request.against if Path(one).resolve() != folder.resolve())
+        others = tuple(b for b in request.against if Path(b).resolve() != folder.resolve())
         if others:
             comparing = CompareRequest(folder=folder, against=others, measures=request.measures)
             comparisons += compare_folders(comparing).comparisons
         if request.costs:
-            own = replace(request, models=(model,), corpora=(place.corpus,), split=place.split)
-            costs.append(measure_costs(own, folder))
-    figures = tuple(chain.from_iterable(place.figures for place in every))
+            single = replace(request, models=(model,), corpora=(place.corpus,), split=place.split)
+            costs.append(measure_costs(single, folder))
+    figures = tuple(chain.from_iterable(place.figures for place in results))
     return EvaluateReport(
-        every, means, tuple(comparisons), tuple(costs), request.out, files=figures
+        results, means, tuple(comparisons), tuple(costs), request.out, files=figures
     )
 
 
@@ -180,18 +180,19 @@ def corpora_of(suite: str) -> tuple[str, ...]:
     """
     if suite not in SUITES:
         raise UserError(f"There is no suite {suite!r}. {nearest(suite, SUITES)}")
-    given = beir.data_folders()
-    places = tuple(dict.fromkeys([*given, *(place / "beir" for place in given)]))
+    data = beir.data_folders()
+    parents = tuple(dict.fromkeys([*data, *(folder / "beir" for folder in data)]))
     folders: dict[str, Path | None] = {}
     for name in SUITES[suite]:
-        paths = (place / one for place in places for one in (name, *OTHER_NAMES.get(name, ())))
+        names = (name, *OTHER_NAMES.get(name, ()))
+        paths = (parent / spelling for parent in parents for spelling in names)
         # The folder itself: a bare name would also find one of the working folder.
-        here = (path for path in paths if path.is_dir() and beir.recognises(str(path)))
-        folders[name] = next(here, None)
+        present_paths = (path for path in paths if path.is_dir() and beir.recognises(str(path)))
+        folders[name] = next(present_paths, None)
     present = _present(suite, "corpora", folders)
     if not present:
-        looked = ", ".join(map(str, places))
-        raise UserError(f"None of the {len(folders)} corpora of {suite} was found in {looked}.")
+        searched = ", ".join(map(str, parents))
+        raise UserError(f"None of the {len(folders)} corpora of {suite} was found in {searched}.")
     return present
 
 
@@ -270,14 +271,14 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     by_exits = f".{request.exits}-exits" if request.exits else ""
     folder = corpus.folder / (name := request.named(name + suffix + by_exits))
     with lock_folder(folder):
-        made = read_provenance(folder)
+        earlier = read_provenance(folder)
         if (
-            made
+            earlier
             and not request.overwrite
-            and made.fingerprint != card.fingerprint
-            and Path(made.model).resolve() != Path(model).resolve()
+            and earlier.fingerprint != card.fingerprint
+            and Path(earlier.model).resolve() != Path(model).resolve()
         ):
-            raise UserError(f"{folder} holds results of {made.model}; give another --out.")
+            raise UserError(f"{folder} holds results of {earlier.model}; give another --out.")
         stores = encode_documents(request, corpus.name, model, grid_of)
         device = str(choose_device(request.device))
         bm25 = None
@@ -290,8 +291,8 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
         exits = digest_of_exits(grid_of.exits) if grid_of.exits else ""
         how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
-        made = Provenance(words, *how, exits, request.weights, suffix)
-        write_record(folder / PROVENANCE, made)
+        provenance = Provenance(words, *how, exits, request.weights, suffix)
+        write_record(folder / PROVENANCE, provenance)
         return grid
 
 
@@ -302,8 +303,8 @@ def _means(
 
     Those over the parts of a set come first, where the set has a name; then that over all sets.
     """
-    every = [place.grids[0].measures for parts in places for place in parts]
-    common = [name for name in every[0] if all(name in measures for measures in every)]
+    by_corpus = [place.grids[0].measures for parts in places for place in parts]
+    common = [name for name in by_corpus[0] if all(name in names for names in by_corpus)]
     if not common:
         say("These corpora share no default measure, so there is no mean; give --measure.")
         return

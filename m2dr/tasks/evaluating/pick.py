@@ -46,10 +46,10 @@ class Choice(Report):
         quality = f"{self.measure} {format_score(self.chosen.quality)}"
         return f"<Choice {self.chosen.cut}: {quality}, of {counted(len(self.candidates), 'cuts')}>"
 
-    def share(self, one: Candidate) -> float:
+    def share(self, candidate: Candidate) -> float:
         """Return quality as a share of the full model's; 0 where that is 0."""
         full = self.grid.cells[self.whole][self.measure]
-        return one.quality / full if full else 0.0
+        return candidate.quality / full if full else 0.0
 
     def __str__(self) -> str:
         chosen, measure = self.chosen, self.measure
@@ -57,13 +57,13 @@ class Choice(Report):
         rows = [["cut", measure, "share", "p50 ms", "p95 ms", "bytes", "M mult-adds", "docs/s"]]
         # Where multiply-adds have a ceiling, the chosen cut need not be on the frontier.
         outside = [] if chosen in self.frontier else [chosen]
-        for one in [*self.frontier, *outside]:
-            cost = self.costs.cells[one.cut]
+        for candidate in [*self.frontier, *outside]:
+            cost = self.costs.cells[candidate.cut]
             rows.append(
                 [
-                    f"{one.cut}{'*' if one == chosen else ''}",
-                    format_score(one.quality),
-                    f"{self.share(one):.1%}",
+                    f"{candidate.cut}{'*' if candidate == chosen else ''}",
+                    format_score(candidate.quality),
+                    f"{self.share(candidate):.1%}",
                     f"{cost.latency_p50_ms:.2f}",
                     f"{cost.latency_p95_ms:.2f}",
                     f"{cost.bytes_per_document:,}",
@@ -87,9 +87,17 @@ class Choice(Report):
     def record(self) -> dict[str, Any]:
         """Return the chosen cut and the frontier with the names of grid.json and costs.json."""
 
-        def row(one: Candidate) -> dict[str, Any]:
-            head = {"layer": one.cut.layer, "dim": one.cut.dim, "value": one.quality}
-            return {**head, "share": self.share(one), **asdict(self.costs.cells[one.cut])}
+        def row(candidate: Candidate) -> dict[str, Any]:
+            head = {
+                "layer": candidate.cut.layer,
+                "dim": candidate.cut.dim,
+                "value": candidate.quality,
+            }
+            return {
+                **head,
+                "share": self.share(candidate),
+                **asdict(self.costs.cells[candidate.cut]),
+            }
 
         return {
             "model": self.grid.model,
@@ -100,7 +108,7 @@ class Choice(Report):
             "whole": [self.whole.layer, self.whole.dim],
             "budget": {**self.budget.ceilings, QUALITY: self.budget.floor},
             "chosen": row(self.chosen),
-            "frontier": [row(one) for one in self.frontier],
+            "frontier": [row(candidate) for candidate in self.frontier],
             "notes": self.notes,
             "setup": self.costs.setup,
         }
@@ -146,8 +154,8 @@ def pick_cut(request: PickRequest) -> Choice:
     if chosen is None:
         raise UserError(nothing_fits(candidates, budget, measure))
     notes = []
-    made = read_provenance(folder)
-    if made and made.fingerprint != costs.fingerprint:
+    provenance = read_provenance(folder)
+    if provenance and provenance.fingerprint != costs.fingerprint:
         notes.append(
             f"Note: the costs are of {costs.model} with other weights than the results have; "
             "measure them again"

@@ -79,8 +79,9 @@ class RankingTask:
     @cached_property
     def digest(self) -> str:
         """Sha256 of the queries and judgements."""
-        held = [[(one.id, one.text) for one in self.queries], [asdict(j) for j in self.judgements]]
-        return json_sha256(held, sort_keys=False)
+        queries = [(query.id, query.text) for query in self.queries]
+        judgements = [asdict(judgement) for judgement in self.judgements]
+        return json_sha256([queries, judgements], sort_keys=False)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class GridRanker:
     _vectors: dict[int, Float32] = field(default_factory=dict, compare=False)  # of the queries
 
     def question(self, layer: int, store: str, code: str = F32) -> dict[str, object]:
-        """Return all that a score depends on, but for its dim and measure.
+        """Return everything a score depends on, except its dim and measure.
 
         Args:
             layer: of the queries.
@@ -106,7 +107,7 @@ class GridRanker:
             code: of the documents.
         """
         plan = self.plans[layer]
-        beside = {"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}
+        hybrid = {"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}
         return {
             "version": __version__,
             "model": asdict(replace(label_of(self.card, ""), cuts=())),
@@ -116,7 +117,7 @@ class GridRanker:
             "task": self.task.digest,
             "drop": self.task.dataset.drops_own_document,
             "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
-            **beside,
+            **hybrid,
             **plan.facts(lambda: self._encoded([layer])[layer]),
             **({"code": code} if code != F32 else {}),
         }
@@ -124,20 +125,20 @@ class GridRanker:
     @property
     def model(self) -> str:
         """Folder or id of the model of the documents."""
-        return self._any.model
+        return self._first_plan.model
 
     @property
     def card(self) -> ModelCard:
         """Card of the model of the documents."""
-        return self._any.card
+        return self._first_plan.card
 
     @property
     def hybrid(self) -> float:
         """Weight of BM25."""
-        return self._any.options.hybrid
+        return self._first_plan.options.hybrid
 
     @property
-    def _any(self) -> QueryPlan:
+    def _first_plan(self) -> QueryPlan:
         return next(iter(self.plans.values()))
 
     @property
@@ -165,13 +166,15 @@ class GridRanker:
         with progress("Ranking", len(parts) * len(self.dims), "cuts") as advance:
             for (source, codes), layers in passes.items():
                 rankings = 8 * len(self.dims) * len(codes) * len(self.task.queries)
-                step = max(1, HITS_BYTES // max(rankings * self._read(codes), 1))
-                learnt = self._learnt(source, codes)
-                for some in (layers[start : start + step] for start in range(0, len(layers), step)):
-                    ranked = self._ranked(some, source, codes, learnt)
-                    for (layer, hits), code in product(zip(some, ranked, strict=True), codes):
-                        own = {dim: hits.pop((dim, code)) for dim in self.dims}
-                        yield (layer, source, code), self._measure(layer, source, code, own, keep)
+                step = max(1, HITS_BYTES // max(rankings * self._scan_depth(codes), 1))
+                decoders = self._decoders(source, codes)
+                for start in range(0, len(layers), step):
+                    batch = layers[start : start + step]
+                    ranked = self._ranked(batch, source, codes, decoders)
+                    for (layer, hits), code in product(zip(batch, ranked, strict=True), codes):
+                        by_dim = {dim: hits.pop((dim, code)) for dim in self.dims}
+                        scores = self._measure(layer, source, code, by_dim, keep)
+                        yield (layer, source, code), scores
                         advance(len(self.dims))
 
     def _measure(
@@ -188,11 +191,13 @@ class GridRanker:
             make_run = partial(self._run, source, rows, scores)
             keep(cut, make_run)
             values[cut] = self._evaluator.per_query(rows, make_run)
-            held = (rows >= 0).sum(axis=1)
-            last = scores[np.arange(len(rows)), np.maximum(held, 1) - 1] if rows.size else held
-            first = scores[:, 0] if rows.size else held
-            tied[cut] = int(((held > 1) & (first == last)).sum())
-            empty[cut] = int((held == 0).sum())
+            lengths = (rows >= 0).sum(axis=1)
+            last = (
+                scores[np.arange(len(rows)), np.maximum(lengths, 1) - 1] if rows.size else lengths
+            )
+            first = scores[:, 0] if rows.size else lengths
+            tied[cut] = int(((lengths > 1) & (first == last)).sum())
+            empty[cut] = int((lengths == 0).sum())
         facts = {
             "unanswered": self._evaluator.unanswered,
             "unanswerable": self._evaluator.unanswerable,
@@ -201,16 +206,16 @@ class GridRanker:
         return LayerScores.of(self._evaluator.query_ids, values, tied, empty, facts)
 
     @property
-    def _kept(self) -> int:
-        """Documents of a ranking by vectors that BM25 or the measures see."""
+    def _vector_depth(self) -> int:
+        """Documents of a ranking by vectors that BM25 or the measures read."""
         return max(self.depth, HYBRID_DEPTH if self.bm25 else 0)
 
-    def _read(self, codes: Collection[str]) -> int:
-        """Documents of a ranking that a pass over the documents gives."""
-        return max(self._kept, RESCORED * any(code.endswith(AGAIN) for code in codes))
+    def _scan_depth(self, codes: Collection[str]) -> int:
+        """Documents of a ranking that a scan of the store returns."""
+        return max(self._vector_depth, RESCORED * any(code.endswith(AGAIN) for code in codes))
 
-    def _learnt(self, source: int, codes: Collection[str]) -> dict[tuple[int, str], Decode]:
-        """Return what each code, but f32, leaves of documents at each dim."""
+    def _decoders(self, source: int, codes: Collection[str]) -> dict[tuple[int, str], Decode]:
+        """Return the decoder of each code except f32 at each dim, learned from documents."""
         names = {code.removesuffix(AGAIN) for code in codes} - {F32}
         if not names:
             return {}
@@ -226,59 +231,59 @@ class GridRanker:
         layers: Sequence[int],
         source: int,
         codes: Collection[str],
-        learnt: Mapping[tuple[int, str], Decode],
+        decoders: Mapping[tuple[int, str], Decode],
     ) -> list[Hits]:
         """Rank documents by the queries of each layer at every dim and code, best first."""
         store, drops = self.stores[source], self.task.dataset.drops_own_document
-        similarity, depth = self.card.similarity, self._kept
+        similarity, depth = self.card.similarity, self._vector_depth
         exact = F32 in (code.removesuffix(AGAIN) for code in codes)
-        again = [code for code in codes if code.endswith(AGAIN)]
+        rescored = [code for code in codes if code.endswith(AGAIN)]
         vectors = [self._mixed(layer) for layer in layers]
         ranked = grid_top_k(
             vectors,
             store,
             self.dims if exact else (),
-            self._read(codes) + drops,
+            self._scan_depth(codes) + drops,
             similarity,
             self.device,
             self._docid_ranks,
-            codes=learnt,
+            codes=decoders,
         )
-        for dim in self.dims if again else ():
+        for dim in self.dims if rescored else ():
             # BM25 stands beside all documents of a ranking, so all of these are scored again.
             best = slice(None if self.bm25 else RESCORED + drops)
             sets = [
-                (hits, own, name)
-                for hits, own in zip(ranked, vectors, strict=True)
-                for name in again
+                (hits, queries, name)
+                for hits, queries in zip(ranked, vectors, strict=True)
+                for name in rescored
             ]
             top = [hits[dim, name.removesuffix(AGAIN)][1][:, best] for hits, _, name in sets]
-            again_scores = scores_of([own for _, own, _ in sets], top, store, dim, similarity)
-            for (hits, _, name), own in zip(sets, again_scores, strict=True):
-                hits[dim, name] = self._rescored(own, *hits[dim, name.removesuffix(AGAIN)])
-        for layer, own, hits in zip(layers, vectors, ranked, strict=True):
+            new_scores = scores_of([queries for _, queries, _ in sets], top, store, dim, similarity)
+            for (hits, _, name), scores in zip(sets, new_scores, strict=True):
+                hits[dim, name] = self._rescored(scores, *hits[dim, name.removesuffix(AGAIN)])
+        for layer, queries, hits in zip(layers, vectors, ranked, strict=True):
             for (dim, name), (scores, rows) in hits.items():
-                rows[~answerable(own, dim)] = -1
+                rows[~answerable(queries, dim)] = -1
                 if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
                     cut = Cut(layer, dim, name)
                     raise UserError(f"{invalid} queries at {cut} have no finite scores.")
                 if drops:
-                    rows, scores = drop_own(rows, scores, self._own, depth)
+                    rows, scores = drop_own(rows, scores, self._own_rows, depth)
                 hits[dim, name] = scores[:, :depth], rows[:, :depth]
             if self.bm25:
                 self._blend(self.bm25, hits)
         return ranked
 
     def _mixed(self, layer: int) -> Float32:
-        """Return the vectors of queries of a layer [Q, H], with their words where that is asked."""
+        """Return the vectors of queries of a layer [Q, H], mixed with words if asked."""
         plan = self.plans[layer]
         return plan.mixed(self._vectors[layer], self._texts, plan.mix)
 
-    def _rescored(self, again: Float32, scores: Float32, rows: Int64) -> tuple[Float32, Int64]:
+    def _rescored(self, best: Float32, scores: Float32, rows: Int64) -> tuple[Float32, Int64]:
         """Sort rankings [Q, k] by new scores of their best [Q, n]; the others stay behind those."""
-        rest = scores[:, again.shape[1] :]
-        lowest = again.min(axis=1, keepdims=True, initial=np.inf)
-        scores = np.hstack([again, rest + np.minimum(lowest - rest[:, :1], 0)])
+        rest = scores[:, best.shape[1] :]
+        lowest = best.min(axis=1, keepdims=True, initial=np.inf)
+        scores = np.hstack([best, rest + np.minimum(lowest - rest[:, :1], 0)])
         order = np.lexsort((-self._docid_ranks[rows], -scores))
         return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
@@ -289,25 +294,25 @@ class GridRanker:
         blends = {
             key: (np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)) for key in hits
         }
-        for place, query in enumerate(self.task.queries):
+        for number, query in enumerate(self.task.queries):
             words = bm25.scores(query.text)
-            if self.task.dataset.drops_own_document and self._own[place] >= 0:
-                words[self._own[place]] = 0
+            if self.task.dataset.drops_own_document and self._own_rows[number] >= 0:
+                words[self._own_rows[number]] = 0
             for key, (by_vectors, rows) in hits.items():
-                kept = rows[place] >= 0
+                is_hit = rows[number] >= 0
                 best, scores = blended(
-                    words, by_vectors[place, kept], rows[place, kept], self.hybrid, k
+                    words, by_vectors[number, is_hit], rows[number, is_hit], self.hybrid, k
                 )
                 order = np.lexsort((-self._docid_ranks[best], -scores))[:k]
-                blends[key][0][place, : len(order)] = scores[order]
-                blends[key][1][place, : len(order)] = best[order]
+                blends[key][0][number, : len(order)] = scores[order]
+                blends[key][1][number, : len(order)] = best[order]
         hits.update(blends)
 
     def _encoded(self, layers: Iterable[int]) -> Mapping[int, Float32]:
-        """Return the vectors of the queries by layer [Q, H], of these layers at least."""
-        lacking = [self.plans[layer] for layer in layers if layer not in self._vectors]
+        """Encode the queries of layers that are missing; return vectors by layer, [Q, H]."""
+        missing = [self.plans[layer] for layer in layers if layer not in self._vectors]
         ids = [query.id for query in self.task.queries]
-        self._vectors.update(encode_layers(lacking, self._texts, ids, self.device, self.dtype))
+        self._vectors.update(encode_layers(missing, self._texts, ids, self.device, self.dtype))
         return self._vectors
 
     @cached_property
@@ -326,7 +331,7 @@ class GridRanker:
         return self._store.docids.ranks()
 
     @cached_property
-    def _own(self) -> list[int]:
+    def _own_rows(self) -> list[int]:
         """Row of the document with the id of each query, or -1."""
         ids = [query.id for query in self.task.queries]
         rows = self._store.docids.find(ids)
@@ -339,10 +344,10 @@ class GridRanker:
     def _run(self, source: int, rows: Int64, scores: Float32) -> Run:
         """Make the run of a cut from rows, -1 after the last, and scores, both [Q, k]."""
         docids, rankings = self.stores[source].docids, {}
-        for query, found, values in zip(self.task.queries, rows, scores, strict=True):
-            held = found >= 0
-            names = tuple(docids.take(found[held].tolist()))
-            rankings[query.id] = Ranking(names, tuple(values[held].tolist()))
+        for query, hits, values in zip(self.task.queries, rows, scores, strict=True):
+            is_hit = hits >= 0
+            names = tuple(docids.take(hits[is_hit].tolist()))
+            rankings[query.id] = Ranking(names, tuple(values[is_hit].tolist()))
         return Run(rankings)
 
 
@@ -361,7 +366,7 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
     Raises:
         Interrupted: Ctrl-C; the layers measured so far are kept.
     """
-    dims, measures, place = ranker.dims, ranker.measures, folder / "runs"
+    dims, measures, runs_folder = ranker.dims, ranker.measures, folder / "runs"
     full = Cut(max(ranker.plans), max(dims), (F32 if F32 in ranker.codes else ranker.codes[0]))
 
     def keeps(cut: Cut) -> bool:
@@ -369,8 +374,8 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
 
     def keep(cut: Cut, run: Callable[[], Run]) -> None:
         if keeps(cut):
-            write_qrels(ranker.task.judgements, place / "qrels.tsv")
-            write_run(run(), place / f"{cut}.trec", tag=re.sub(r"[^\w.-]", "-", folder.name))
+            write_qrels(ranker.task.judgements, runs_folder / "qrels.tsv")
+            write_run(run(), runs_folder / f"{cut}.trec", tag=re.sub(r"[^\w.-]", "-", folder.name))
 
     pairs = [(layer, plan.document_layer) for layer, plan in ranker.plans.items()]
     files = {
@@ -382,39 +387,39 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
         )
         for code, pair in product(ranker.codes, pairs)
     }
-    known: dict[Part, LayerScores] = {}
+    measured: dict[Part, LayerScores] = {}
     for part, file in files.items():
-        before, (layer, _, code) = None if overwrite else file.read(), part
-        paths = [place / f"{cut}.trec" for dim in dims if keeps(cut := Cut(layer, dim, code))]
-        if before and before.holds(dims, measures) and all(path.exists() for path in paths):
-            known[part] = before.only(dims, measures)
+        earlier, (layer, _, code) = None if overwrite else file.read(), part
+        paths = [runs_folder / f"{cut}.trec" for dim in dims if keeps(cut := Cut(layer, dim, code))]
+        if earlier and earlier.holds(dims, measures) and all(path.exists() for path in paths):
+            measured[part] = earlier.only(dims, measures)
             continue
         file.forget()
-        for path in place.glob(f"L{layer}D*.trec"):  # perhaps of other weights
+        for path in runs_folder.glob(f"L{layer}D*.trec"):  # perhaps of other weights
             if Cut.parse_coded(path.stem).code == code:
                 path.unlink()
-    if known:
-        done = ", ".join(f"{layer}" + f" in {code}" * (code != F32) for layer, _, code in known)
+    if measured:
+        done = ", ".join(f"{layer}" + f" in {code}" * (code != F32) for layer, _, code in measured)
         say(f"{name}: layers {done} were measured before; --overwrite measures them again")
-    lacking = [part for part in files if part not in known]
+    lacking = [part for part in files if part not in measured]
     try:
         for part, layer_scores in ranker.measure(lacking, keep) if lacking else ():
             files[part].write(layer_scores)
-            known[part] = layer_scores
+            measured[part] = layer_scores
     except KeyboardInterrupt:
-        done = f"after {len(known)} of {counted(len(files), 'layers')}"
+        done = f"after {len(measured)} of {counted(len(files), 'layers')}"
         raise Interrupted(f"Measuring stopped {done}; the same command goes on.") from None
-    parts = [known[part] for part in files]
+    parts = [measured[part] for part in files]
     scores = join_layers(parts)
     first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))
-    asked = first.cuts
+    requested = first.cuts
     by_exits = [layer for layer, plan in ranker.plans.items() if plan.exits]
-    of = min(by_exits or ranker.plans)
-    question = json_sha256(ranker.question(of, store.manifest.texts) | {"layer": 0})
+    layer = min(by_exits or ranker.plans)
+    question = json_sha256(ranker.question(layer, store.manifest.texts) | {"layer": 0})
     scores = with_earlier(scores, folder, question)
     write_scores(list(scores.values()), folder, {"question": question})
     cells = {
-        cut: {measure: overall(measure, one.at(cut).tolist()) for measure, one in scores.items()}
+        cut: {measure: overall(measure, rows.at(cut).tolist()) for measure, rows in scores.items()}
         for cut in next(iter(scores.values())).cuts
     }
     task, card = ranker.task, ranker.card
@@ -426,14 +431,14 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
         *query_checks(queries, **facts),
         *model_checks(
             card_with_exits(ranker.plans),
-            {cut: cells[cut][measures[0]] for cut in asked},
+            {cut: cells[cut][measures[0]] for cut in requested},
             measures[0],
             store.manifest.label.differences(label_of(card, ranker.model)),
         ),
     )
     dropped = "the query's own document is dropped from its ranking"
     notes: tuple[str, ...] = (dropped,) if task.dataset.drops_own_document else ()
-    notes = (*ranker.plans[of].options.notes, *notes, *notes_of(ranker.plans))
+    notes = (*ranker.plans[layer].options.notes, *notes, *notes_of(ranker.plans))
     if any(cut.code.endswith(AGAIN) for cut in cells):
         notes += (f"{AGAIN}: the best {RESCORED} by a code are scored again by the stored vectors",)
     grid = Grid(
@@ -447,4 +452,4 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
         system=system_of(ranker.plans),
     )
     write_grid(grid, folder)
-    return replace(grid, cells={cut: cells[cut] for cut in asked})
+    return replace(grid, cells={cut: cells[cut] for cut in requested})
