@@ -98,8 +98,8 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> list[str]:
     made, name = cut_model(model, cut, exits), names_of([model])[0]
     results: list[ModelResult] = []
     if not made.of_index:  # results do not say by which exits of an index
-        every = _results_of(card, name, CardRequest(Path(model), request.results))
-        results = [one for one in every if not (one.provenance and one.provenance.exits)]
+        found = _results_of(card, name, CardRequest(Path(model), request.results))
+        results = [r for r in found if not (r.provenance and r.provenance.exits)]
     record = ExportRecord(
         cut=cut,
         full=card.full,
@@ -209,9 +209,9 @@ def write_card(request: CardRequest) -> Report:
                 size=counted(grid.queries, grid.unit),
                 cells=by_code([grid])[0].cells,
                 notes=(*grid.notes, *grid.checks),
-                command=made.command if made else "",
+                command=provenance.command if provenance else "",
             )
-            for grid, made in ((result.grid, result.provenance) for result in results)
+            for grid, provenance in ((result.grid, result.provenance) for result in results)
         )
         settings = read_training_settings(folder / TRAINING_SETTINGS)
         write_readme(card, folder, settings, grids, export=checkpoint.read_exported(folder))
@@ -237,22 +237,22 @@ def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelR
     """
     if not request.results and not any(RESULTS.rglob(GRID)):
         return []
-    every = read_results(request.results or (RESULTS,))
+    results = read_results(request.results or (RESULTS,))
     own = []
-    for result in every:
-        made = result.provenance
-        if made is None:
+    for result in results:
+        provenance = result.provenance
+        if provenance is None:
             is_own = result.grid.model == name
         else:
-            place = Path(made.model)
-            moved = not place.is_dir() or place.resolve() == request.model.resolve()
-            alone = not (any(made.blend.values()) or made.system)
-            is_own = made.fingerprint == card.fingerprint and moved and alone
+            measured = Path(provenance.model)
+            moved = not measured.is_dir() or measured.resolve() == request.model.resolve()
+            alone = not (any(provenance.blend.values()) or provenance.system)
+            is_own = provenance.fingerprint == card.fingerprint and moved and alone
         if is_own:
             own.append(result)
     if not own and request.results:
-        known = ", ".join(sorted({result.grid.model for result in every}))[:200]
-        raise UserError(f"The results are of {known}, and none of {request.model} as it is now.")
+        models = ", ".join(sorted({result.grid.model for result in results}))[:200]
+        raise UserError(f"The results are of {models}, and none of {request.model} as it is now.")
     return own
 
 
@@ -292,12 +292,12 @@ def push_layers(request: PushModelRequest, layers: int) -> PushedModel:
     Raises:
         UserError: as `push_model` and `save_model` do.
     """
-    own = request.model
-    if (own / CARD).is_file() and checkpoint.read_card(str(own)).layers == layers:
+    model = request.model
+    if (model / CARD).is_file() and checkpoint.read_card(str(model)).layers == layers:
         return push_model(request)
-    with TemporaryDirectory() as place:
-        copy = Path(place, request.id.rpartition("/")[2])
-        save_model(str(own), layers, copy)
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, request.id.rpartition("/")[2])
+        save_model(str(model), layers, copy)
         return push_model(replace(request, model=copy))
 
 
@@ -358,6 +358,6 @@ def push_model(request: PushModelRequest) -> PushedModel:
         raise
     except Exception as error:  # the hub's client raises many classes of errors
         status = getattr(getattr(error, "response", None), "status_code", type(error).__name__)
-        told = getattr(error, "server_message", None) or error_summary(error)
-        raise UserError(f"{request.id} cannot be pushed ({status}: {told}).") from error
+        reason = getattr(error, "server_message", None) or error_summary(error)
+        raise UserError(f"{request.id} cannot be pushed ({status}: {reason}).") from error
     return PushedModel(request.id, revision, files, done.commit_url, done.oid)

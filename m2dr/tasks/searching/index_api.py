@@ -96,20 +96,21 @@ class Index:
             UserError: no such model, corpus or index, or they do not fit.
         """
         named = fspath(name)
-        where: dict[str, Any] = {"index" if _is_index(named) else "corpus": named}
-        if root is None and (Path(named) / CORPUS_FILE).exists() and (found := homes(Path(named))):
-            root = Path(named).parent
-            if not options.get("model") and len(found) == 1:
-                label = StoreManifest.read(store_folders_of(found[0])[-1]).label
-                where["model"] = model_of(found[0], label)
-        own = {
+        folder = Path(named)
+        source: dict[str, Any] = {"index" if _is_index(named) else "corpus": named}
+        if root is None and (folder / CORPUS_FILE).exists() and (stored := homes(folder)):
+            root = folder.parent
+            if not options.get("model") and len(stored) == 1:
+                label = StoreManifest.read(store_folders_of(stored[0])[-1]).label
+                source["model"] = model_of(stored[0], label)
+        arguments = {
             "query_layer": layer,
             "search_params": tuple((search_params or {}).items()),
             "device": device_name(device),
             "dtype": dtype_name(dtype),
             "root": requests.INDEXES if root is None else root,
         }
-        return cls(request_of(requests.SearchRequest, where | own | options))
+        return cls(request_of(requests.SearchRequest, source | arguments | options))
 
     @classmethod
     def build(
@@ -163,19 +164,19 @@ class Index:
 
         documents = changed(documents, columns, passages)
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
-        asked = request_of(
+        request = request_of(
             requests.IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
         )
         if isinstance(documents, str | PathLike):
             corpus = f"{name}={fspath(documents)}" if name else fspath(documents)
         else:
-            check_index_request(asked)  # before the index that is there is replaced
-            corpus = str(_keep(documents, root, name, overwrite))
-        index_corpus(replace(asked, corpus=corpus))
+            check_index_request(request)  # before the index that is there is replaced
+            corpus = str(_write_corpus(documents, root, name, overwrite))
+        index_corpus(replace(request, corpus=corpus))
         if encoder:
             shared |= {
                 "query_layer": encoder.layer,
-                "dim": encoder.dim if encoder.dim in asked.dims else None,
+                "dim": encoder.dim if encoder.dim in request.dims else None,
                 "runtime": encoder.options["runtime"] if encoder.layer else "torch",
             }
         return cls(requests.SearchRequest(corpus, named, **shared))
@@ -335,8 +336,8 @@ class Index:
         """
         from m2dr.tasks.indexing.index import sync
 
-        more = as_documents(changed(documents, columns), numbered=False)
-        report = sync(self._collection(), more, replace_same=replace)
+        added = as_documents(changed(documents, columns), numbered=False)
+        report = sync(self._index_request(), added, replace_same=replace)
         self._reopen()
         return report
 
@@ -348,13 +349,13 @@ class Index:
         """
         from m2dr.tasks.indexing.index import sync
 
-        gone = [docids] if isinstance(docids, str) else list(docids)
-        report = sync(self._collection(), delete=gone)
+        deleted = [docids] if isinstance(docids, str) else list(docids)
+        report = sync(self._index_request(), delete=deleted)
         self._reopen()
         return report
 
-    def _collection(self) -> requests.IndexRequest:
-        """Return the request of what is changed."""
+    def _index_request(self) -> requests.IndexRequest:
+        """Return the request to index this corpus by this model."""
         request = self.resolved.request
         if request.index:
             raise UserError(f"{request.index} was opened by its folder; open it by its corpus.")
@@ -364,7 +365,7 @@ class Index:
         )  # fmt: skip
 
     def _reopen(self) -> None:
-        """Open what was changed at the next search."""
+        """Let the next search open the changed stores."""
         self.resolved = resolve_index(self.resolved.request)
         self._searchers = lru_cache(_CUTS)(self._open)
 
@@ -384,14 +385,14 @@ class Index:
 
 
 def _is_index(name: str) -> bool:
-    """Whether a name is that of Milvus, or of the folder of an index, a store, or one above."""
+    """Return whether a name is milvus:URI, or the folder of an index or store, or one above."""
     if in_milvus(name) or any(Path(name, file).exists() for file in (MANIFEST, STORE)):
         return True
     above = any(next(Path(name).glob(f"{up}layer-*/{STORE}"), None) for up in ("", "*/", "*/*/"))
     return above and not Path(name, CORPUS_FILE).exists()  # of Index.build: a corpus too
 
 
-def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path:
+def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path:
     """Write documents as corpus.jsonl of a folder of `root`, named by them by default; return it.
 
     Raises:
@@ -407,8 +408,8 @@ def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path
         if path.exists() and sha256_of(path) != digest:
             if name and not overwrite:
                 raise UserError(f"{folder} holds other documents; name it or overwrite=True.")
-            for index in [each for each in list_folder(folder) if layer_folders(each)]:
-                remove_folder(index)
+            for home in [path for path in list_folder(folder) if layer_folders(path)]:
+                remove_folder(home)
         folder.mkdir(exist_ok=True)
         unfinished.replace(path)
     return folder

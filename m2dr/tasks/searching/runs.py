@@ -57,8 +57,8 @@ def search(request: requests.QueriesRequest) -> Report:
     answer = searcher.search(request.text, request.top_k)
     notes = []
     if not answer.hits:
-        known = searcher.vectors([text]).any()
-        reason = "none fits the filter" if known else "no word of the query is known at layer 0"
+        has_vector = searcher.vectors([request.text]).any()
+        reason = "none fits the filter" if has_vector else "no word of the query is known at layer 0"
         notes.append(f"No document was found: {reason}.")
     hits, lines = [], []
     for hit in answer.hits:
@@ -141,8 +141,8 @@ def fuse(request: requests.FuseRequest) -> FuseReport:
     """
     for path in request.runs:
         refuse_same_file("--out", request.out, {"RUNS": path})
-    given = [read_run(path) for path in request.runs]
-    fused = reciprocal_ranks(given, request.top_k, request.rrf_k)
+    runs = [read_run(path) for path in request.runs]
+    fused = reciprocal_ranks(runs, request.top_k, request.rrf_k)
     write_run(fused, request.out, tag="m2dr-rrf")
     documents = sum(len(ranking.docids) for ranking in fused.rankings.values())
     text = (

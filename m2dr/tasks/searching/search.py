@@ -158,9 +158,9 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
     model = request.model or model_of(home, label)
     if named or is_store:
         layer = manifest.layer if request.document_layer is None else request.document_layer
-        given = request.query_vectors or request.query_model
-        most = layer if given else min(layer, read_card(model).query_layer)
-        query_layer = most if request.query_layer is None else request.query_layer
+        runs_model = not (request.query_vectors or request.query_model)
+        default = min(layer, read_card(model).query_layer) if runs_model else layer
+        query_layer = default if request.query_layer is None else request.query_layer
         request = replace(request, document_layer=layer, query_layer=query_layer)
     if not request.model:
         say(f"Model: {label.model}, which encoded the documents of {folder}.")
@@ -181,9 +181,9 @@ def open_documents(resolved: ResolvedIndex) -> Searchable:
 def _open(resolved: ResolvedIndex) -> Searchable:
     request, layer = resolved.request, resolved.plan.document_layer
     if in_milvus(request.index):
-        fingerprint, beside = resolved.card.fingerprint, layer_folder(resolved.home, layer)
+        fingerprint, store = resolved.card.fingerprint, layer_folder(resolved.home, layer)
         return open_collection(
-            request.index, resolved.corpus, fingerprint, layer, request.dim, beside
+            request.index, resolved.corpus, fingerprint, layer, request.dim, store
         )
     store = store_of(resolved)
     if request.funnel:
@@ -234,9 +234,9 @@ def store_of(resolved: ResolvedIndex) -> Path:
 def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
     """Return the folder of the requested index, or of the best one."""
     if resolved.folder is not None:
-        made = IndexManifest.read(resolved.folder)
-        asked = (resolved.request.document_layer, resolved.request.dim, resolved.request.engine)
-        if asked == (made.layer, made.dim, made.engine):
+        manifest = IndexManifest.read(resolved.folder)
+        wanted = (resolved.request.document_layer, resolved.request.dim, resolved.request.engine)
+        if wanted == (manifest.layer, manifest.dim, manifest.engine):
             return resolved.folder  # wherever it was copied to
     request, built = resolved.request, built_indexes(store)
     fitting = [
@@ -251,8 +251,8 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
     if request.engine and request.engine not in names:
         raise UserError(f"There is no engine {request.engine!r}. {nearest(request.engine, names)}")
     there = ", ".join(f"{index.dim} ({index.engine})" for index in built) or "none"
-    wanted = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
-    raise UserError(f"{wanted} holds no finished index; dims: {there}. --engine exact needs none.")
+    folder = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
+    raise UserError(f"{folder} holds no finished index; dims: {there}. --engine exact needs none.")
 
 
 @dataclass(frozen=True)
@@ -306,8 +306,8 @@ class Answer(Sequence[Hit]):
     def __len__(self) -> int:
         return len(self.hits)
 
-    def __getitem__(self, place: Any) -> Any:  # a hit, or a tuple of them
-        return self.hits[place]
+    def __getitem__(self, index: Any) -> Any:  # a hit, or a tuple of them
+        return self.hits[index]
 
     def __repr__(self) -> str:
         rows = (f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}" for hit in self.hits)
@@ -347,7 +347,7 @@ class Searcher:
         self.cut = Cut(plan.layer, self.documents.dim)
         self.documents.accept(label_of(resolved.card, resolved.model), self.cut)
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
-        self._searched = lru_cache(_FILTERS)(self._where)
+        self._ranker = lru_cache(_FILTERS)(self._where)
         self.where()
         self.warnings = plan.warnings(self.documents.dim, self.documents.warnings)
         how = request.runtime, request.device, request.dtype
@@ -367,10 +367,10 @@ class Searcher:
         Raises:
             UserError: a weight is not from 0 to 1, or has no such name.
         """
-        given = {name: weight for name, weight in weights.items() if weight is not None}
-        blend: requests.Blend = request_of(requests.Blend, self.plan.options.weights | given)
-        asked: dict[str, Any] = blend.weights
-        options = replace(self.plan.options, **asked)
+        named = {name: weight for name, weight in weights.items() if weight is not None}
+        blend: requests.Blend = request_of(requests.Blend, self.plan.options.weights | named)
+        blend_weights: dict[str, Any] = blend.weights
+        options = replace(self.plan.options, **blend_weights)
         return replace(blend, query_mix=replace(self.plan, options=options).mix)
 
     def where(self, filter: str = "", **weights: bool | float | None) -> Ranker:
@@ -387,13 +387,13 @@ class Searcher:
                 have, or compares one with a value of another kind; or fields are not known; or
                 a hybrid has no BM25 of the same documents; or the index has no words to mix.
         """
-        wanted = filter or self.resolved.request.filter
-        return self._searched(wanted, self.blend(**weights))
+        text = filter or self.resolved.request.filter
+        return self._ranker(text, self.blend(**weights))
 
     def _where(self, text: str, blend: requests.Blend) -> Ranker:
         if blend.query_mix:
             mixed = partial(self.plan.words.mixed, weight=blend.query_mix)
-            return Mixed(self._searched(text, replace(blend, query_mix=0.0)), mixed)
+            return Mixed(self._ranker(text, replace(blend, query_mix=0.0)), mixed)
         wanted = Filter.parse(text) if text else None
         documents = self.documents.where(wanted) if wanted else self.documents
         if not blend.hybrid:
@@ -432,14 +432,15 @@ class Searcher:
         if not texts:
             return []
         names = [str(number) for number in range(len(texts))]
-        run, spans = self._walk(names, texts, k, self.where(filter, **weights), own=False)
+        run, spans = self._timed_run(names, texts, k, self.where(filter, **weights), drop_own=False)
         times = [1000 * span / len(texts) for span in spans]
         answers = []
         for ranking in map(run.rankings.__getitem__, names):
             parts = ranking.parts or [(None, None)] * len(ranking.docids)
             ranked = zip(ranking.scores, ranking.docids, parts, strict=True)
             hits = (
-                Hit(n, score, docid, self, *own) for n, (score, docid, own) in enumerate(ranked, 1)
+                Hit(n, score, docid, self, *both)
+                for n, (score, docid, both) in enumerate(ranked, 1)
             )
             answers.append(Answer(tuple(hits), *times))
         return answers
@@ -447,21 +448,21 @@ class Searcher:
     def run(self, queries: Sequence[Query], k: int) -> Run:
         """Rank for many queries at once."""
         texts = [query.text for query in queries]
-        own = self.resolved.dataset.drops_own_document
+        drop_own = self.resolved.dataset.drops_own_document
         names = [query.id for query in queries]
-        return self._walk(names, texts, k, self.where(), own, names)[0]
+        return self._timed_run(names, texts, k, self.where(), drop_own, names)[0]
 
     def vectors(self, texts: Sequence[str]) -> Float32:
         """Return the vectors of queries, [Q, width], not normalised; given ones in order."""
         return self._encoder.encode(texts)
 
-    def _walk(
+    def _timed_run(
         self,
         names: Sequence[str],
         texts: Sequence[str],
         k: int | None,
         documents: Ranker,
-        own: bool,
+        drop_own: bool,
         ids: Sequence[str] = (),
     ) -> tuple[Run, tuple[float, float, float]]:
         """Return the run of queries, and the seconds of tokenising, encoding and searching.
@@ -471,7 +472,7 @@ class Searcher:
             texts: of the queries.
             k: how many documents for each; None: DEPTH of them, or fewer.
             documents: that are searched.
-            own: whether the document of a query's own name is left out.
+            drop_own: whether the document with the id of the query is left out.
             ids: by which vectors of the queries are looked up, where some were given.
         """
         if not all(text.strip() for text in texts):
@@ -481,7 +482,7 @@ class Searcher:
         tokenised = time.perf_counter()
         vectors = self._encoder.embed(rows, texts, ids)
         encoded = time.perf_counter()
-        drop = {name: name for name in names} if own else None
+        drop = {name: name for name in names} if drop_own else None
         run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
-        found = time.perf_counter()
-        return run, (tokenised - start, encoded - tokenised, found - encoded)
+        ranked = time.perf_counter()
+        return run, (tokenised - start, encoded - tokenised, ranked - encoded)
