@@ -116,6 +116,8 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     ran = run(*search, RECENT, "--topics", "t.jsonl", "--run", "r.trec", cwd=Path.cwd())
     assert ran.returncode == 0, ran.stderr
     assert {line.split()[2] for line in Path("r.trec").read_text().splitlines()} == FOUND
+    empty = run(*search, "year = 1999", "read a list", cwd=Path.cwd())
+    assert "none fits the filter" in empty.stdout + empty.stderr
     wrong = run(*search, "yaer > 3", "read", cwd=Path.cwd())
     assert wrong.returncode == 2
     assert "Did you mean year? There are: year, lang." in wrong.stderr
