@@ -58,7 +58,9 @@ def search(request: requests.QueriesRequest) -> Report:
     notes = []
     if not answer.hits:
         has_vector = searcher.vectors([request.text]).any()
-        reason = "none fits the filter" if has_vector else "no word of the query is known at layer 0"
+        reason = (
+            "none fits the filter" if has_vector else "no word of the query is known at layer 0"
+        )
         notes.append(f"No document was found: {reason}.")
     hits, lines = [], []
     for hit in answer.hits:
