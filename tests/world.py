@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from transformers import PreTrainedModel
 
@@ -186,6 +186,23 @@ def make_shape(folder: Path, layers: int, width: int) -> Path:
     return folder
 
 
+def write_beir(
+    folder: Path,
+    documents: "Iterable[Mapping[str, object]]",
+    queries: "Mapping[str, str]",
+    **judged: "Iterable[tuple[str, str, int]]",
+) -> Path:
+    """A folder in the layout of BEIR; judgements of each split as (query, document, relevance)."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    asked = [{"_id": name, "text": text} for name, text in queries.items()]
+    for file, rows in (("corpus", documents), ("queries", asked)):
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, found in judged.items():
+        lines = "".join(f"{query}\t{docid}\t{level}\n" for query, docid, level in found)
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    return folder
+
+
 def make_corpus(folder: Path, documents: int = 40) -> Path:
     """A BEIR folder whose queries share their words with one document each."""
     import random
@@ -193,16 +210,10 @@ def make_corpus(folder: Path, documents: int = 40) -> Path:
     generator = random.Random(13)
     texts = [" ".join(generator.choices(WORDS, k=8)) for _ in range(documents)]
     corpus = [{"_id": f"d{i}", "title": f"{t.split()[0]}", "text": t} for i, t in enumerate(texts)]
-    queries = [{"_id": f"q{i}", "text": " ".join(t.split()[:3])} for i, t in enumerate(texts)]
-    (folder / "qrels").mkdir(parents=True)
-    for name, rows in (("corpus", corpus), ("queries", queries)):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(lines)
+    queries = {f"q{i}": " ".join(text.split()[:3]) for i, text in enumerate(texts)}
     thirds = {"train": range(0, 24), "dev": range(24, 32), "test": range(32, documents)}
-    for split, numbers in thirds.items():
-        rows = "".join(f"q{i}\td{i}\t1\n" for i in numbers)
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
-    return folder
+    judged = {split: [(f"q{i}", f"d{i}", 1) for i in some] for split, some in thirds.items()}
+    return write_beir(folder, corpus, queries, **judged)
 
 
 def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:

@@ -61,22 +61,3 @@ def test_every_cut_is_learnt_from_its_own_vectors(
         )
         right = classifier.predict(vectors["test"]) == [label for _, label in rows["test"]]
         assert values["Accuracy"] == pytest.approx(np.mean(right))
-
-
-def test_texts_are_encoded_once_and_only_those_that_are_used(
-    tiny_backbone: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from m2dr.tasks.evaluating import sentence_tasks
-
-    seen, encode = [], sentence_tasks.embed_texts
-
-    def listen(*arguments: object) -> np.ndarray:
-        seen.append(arguments[2:5])
-        return encode(*arguments)
-
-    monkeypatch.setattr(sentence_tasks, "embed_texts", listen)
-    evaluate_classification(request(tiny_backbone, tmp_path, task, samples=2, experiments=3))
-
-    ((texts, side, layers),) = seen
-    assert len(set(texts)) == len(texts) <= 2 * 2 * 3 + 21
-    assert (side, layers) == ("document", [2, 4])

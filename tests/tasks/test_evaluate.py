@@ -10,9 +10,10 @@ from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
 from m2dr.evaluation.costs import read_costs
-from m2dr.evaluation.grid import LayerScores, read_grid, read_scores
+from m2dr.evaluation.grid import LayerScores, read_grid, read_provenance, read_scores
 from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.runs import read_run
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.evaluating import rank as ranking
 from m2dr.tasks.evaluating.evaluate import EvaluateReport, evaluate
@@ -55,6 +56,19 @@ def test_the_own_document_is_dropped_where_the_corpus_says_so() -> None:
     assert all(query not in ranking.docids for query, ranking in run.rankings.items())
     assert all(len(ranking.docids) == 39 for ranking in run.rankings.values())
     assert "the query's own document is dropped" in str(report)
+
+
+@pytest.mark.usefixtures("place")
+def test_each_grid_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/m2dr", "evaluate", "a corpus"])
+
+    made = read_provenance(grid(layers=(4,), dims=(8,)).folder / "model")
+
+    assert made is not None
+    assert (made.model, made.corpus, made.split) == ("model", "scifact", "test")
+    assert made.command == "m2dr evaluate 'a corpus'"
+    assert made.fingerprint == read_card("model").fingerprint
+    assert "torch" in made.versions
 
 
 @pytest.mark.usefixtures("place")

@@ -7,11 +7,10 @@ import torch
 from m2dr.core.records import Cut
 from m2dr.core.requests import StsRequest
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.evaluating.sentence_tasks import evaluate_sts, find_task
+from m2dr.tasks.evaluating.sentence_tasks import evaluate_sts
 
 stats = pytest.importorskip("scipy.stats")
 
-STS = ("sts", "a file of scored sentence pairs")
 
 ROWS = [
     ("5", "read the file", "open a file"),
@@ -90,19 +89,6 @@ def test_several_tasks_end_in_their_mean(tiny_backbone: Path, task: Path, tmp_pa
     assert (tmp_path / "r" / "mean-of-tiny-test+other" / "tiny-bert" / "grid.json").exists()
     assert "the mean over tiny-test, other, each counted alike" in str(report)
     assert len(report.files) == 3
-
-
-def test_a_short_name_means_the_file_where_data_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("M2DR_DATA", raising=False)
-    here = write_task(tmp_path / "datasets" / "sts" / "tiny.tsv")
-    assert find_task("tiny", *STS).resolve() == here
-    given = write_task(tmp_path / "elsewhere" / "sts" / "tiny.tsv")
-    monkeypatch.setenv("M2DR_DATA", str(tmp_path / "elsewhere"))
-
-    assert find_task("tiny", *STS) == given
 
 
 SPLITS = """split\tscore\tsentence1\tsentence2
