@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 
 import pytest
-from world import make_fitted, make_model
+from world import make_model
 
 import m2dr
 from m2dr.api import EvaluatedGrid
@@ -12,7 +12,6 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
 from m2dr.core.settings import TrainSettings, read_settings
-from m2dr.model.checkpoint import read_card
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.training.train import train
 
@@ -97,18 +96,8 @@ def test_a_training_is_that_of_the_command(
     assert (model.layer, model.dim, model.options["dtype"]) == (4, 32, "fp32")
     with pytest.raises(UserError, match="a finished model"):
         m2dr.train(out=tmp_path / "python", **given)
-
-
-def test_a_fit_is_that_of_the_command(tiny_backbone: Path, tmp_path: Path) -> None:
-    made = make_fitted(tiny_backbone, tmp_path / "command", dtype="fp32", device="cpu")
-
-    model = m2dr.fit(
-        backbone=tiny_backbone, corpus=tmp_path / "command.txt", rotation="pca",
-        out=tmp_path / "python", **FP32,
-    )  # fmt: skip
-
-    assert model.card.fingerprint == read_card(made).fingerprint
-    assert model.cut(0, 8).encode_queries("open a file").shape == (8,)
+    with pytest.raises(m2dr.UserError, match="unknown setting 'run'"):
+        m2dr.fuse(run=1)
 
 
 def test_every_public_name_has_its_arguments() -> None:
@@ -117,14 +106,3 @@ def test_every_public_name_has_its_arguments() -> None:
     shown = inspect.signature(m2dr.train).parameters
     assert (shown["steps"].default, shown["backbone"].default) == (60, "minilm")
     assert str(shown["learning_rate"]).startswith("learning_rate: float")
-
-
-def test_fused_by_python(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).write_text(f"q Q0 {name} 1 1.0 x\n")
-
-    report = m2dr.fuse(runs=[tmp_path / "a", tmp_path / "b"], out=tmp_path / "fused")
-
-    assert (report.queries, report.documents) == (1, 2)
-    with pytest.raises(m2dr.UserError, match="unknown setting 'run'"):
-        m2dr.fuse(run=1)

@@ -36,19 +36,6 @@ def test_loss_is_a_function_of_scores(given: dict[str, Any], tmp_path: Path) -> 
     assert other.card.fingerprint != usual.card.fingerprint
 
 
-def test_callbacks_see_each_step_and_may_stop(given: dict[str, Any], tmp_path: Path) -> None:
-    steps = []
-
-    class Watch(TrainerCallback):
-        def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
-            steps.append(state.global_step)
-            control.should_training_stop = state.global_step == 2
-
-    m2dr.train(out=tmp_path / "m", callbacks=[Watch()], **given)
-
-    assert steps == [1, 2]
-
-
 def test_training_stops_early_on_dev(given: dict[str, Any], tmp_path: Path) -> None:
     changes = {"learning_rate": 1e-12, "steps": 9, "evaluate_steps": 1}  # a score that never rises
     stop, steps = EarlyStoppingCallback(early_stopping_patience=2), list[int]()

@@ -4,15 +4,12 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
 from m2dr.index.engines import ENGINES
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.store import Store
-from m2dr.index.vectors import prefixes
 
 Floats = NDArray[np.float32]
 
@@ -54,15 +51,6 @@ def test_an_index_of_a_prefix_scores_by_that_prefix_alone(
     if engine == "flat":
         best = -np.sort(-expected, axis=1)[:, :7]
         np.testing.assert_allclose(scores, best, rtol=1e-5, atol=1e-6)
-
-
-def test_the_folder_holds_what_pyserini_opens(store: Store) -> None:
-    folder = build_index(store, 8)
-
-    index = faiss.read_index(str(folder / "index"))
-    assert (index.ntotal, index.d, index.metric_type) == (35, 8, faiss.METRIC_INNER_PRODUCT)
-    assert (folder / "docid").read_text().split() == list(store.docids)
-    assert sorted(path.name for path in folder.iterdir()) == ["docid", "index", "manifest.json"]
 
 
 @pytest.mark.parametrize(("equal", "told"), [(1500, True), (10, False)])
@@ -140,20 +128,3 @@ def test_a_full_disk_leaves_no_index_behind(store: Store, monkeypatch: pytest.Mo
 
 
 faiss_writer = faiss.PyCallbackIOWriter  # as it is before a test replaces it
-
-
-@settings(max_examples=50)
-@given(dim=st.integers(1, 6), seed=st.integers(0, 999))
-def test_cutting_comes_before_normalising(dim: int, seed: int) -> None:
-    vectors = np.random.default_rng(seed).normal(size=(4, 6)).astype(np.float32)
-    others = replace_tail(vectors, dim)
-
-    np.testing.assert_array_equal(prefixes(vectors, dim, "cosine"), prefixes(others, dim, "cosine"))
-    np.testing.assert_allclose(np.linalg.norm(prefixes(vectors, dim, "cosine"), axis=1), 1, 1e-6)
-
-
-def replace_tail(vectors: Floats, dim: int) -> Floats:
-    """The same prefix, other dims behind it."""
-    others = vectors.copy()
-    others[:, dim:] = 9.0
-    return others

@@ -87,17 +87,6 @@ def test_any_factory_string_becomes_an_index_beside_the_others(
     assert build_index(store, 8, factory=factory) == folder
 
 
-@pytest.mark.parametrize("dim", [1, 3, 7, 13])
-@pytest.mark.parametrize("engine", ["pq", "ivf-pq"])
-def test_codes_fit_a_dim_that_four_does_not_divide(
-    store: Store, queries: Floats, engine: str, dim: int
-) -> None:
-    index = open_index(build_index(store, dim, engine))
-
-    assert index.search(queries, 3)[1].min() >= 0
-    assert any("is not divisible by 4" in note for note in index.manifest.notes)
-
-
 @pytest.mark.parametrize("documents", [1, 2, 5])
 @EVERY
 def test_a_corpus_of_a_few_documents_is_no_trouble(

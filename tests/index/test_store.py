@@ -123,23 +123,6 @@ def test_damaged_vectors_are_neither_indexed_nor_searched(
     assert not list(store.folder.rglob("manifest.json"))
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
-def test_a_store_is_compared_with_its_digests_once(
-    tmp_path: Path, build: Build, vectors: Floats, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = build(tmp_path / "layer-06", vectors, dtype=dtype)
-    read: list[str] = []
-    monkeypatch.setattr(
-        "m2dr.index.store.sha256_of", lambda path: read.append(path.name) or sha256_of(path)
-    )
-
-    for _ in range(2):
-        blocks = np.concatenate([block for _, block in store.blocks(7, compare=True)])
-
-    np.testing.assert_array_equal(blocks, store.rows(range(35)))
-    assert read == [f"vectors-0000{number}.{dtype}" for number in range(4)]
-
-
 @given(names=st.lists(lines, unique=True))
 def test_docids_read_as_they_were_written_and_are_ranked(names: list[str]) -> None:
     docids = Docids(encode_docids(names))

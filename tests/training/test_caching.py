@@ -2,12 +2,13 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from referee import Toy
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,35 +34,6 @@ CASES: dict[str, tuple[Kind, dict[str, Any]]] = {
 Numbers = dict[str, Tensor]
 
 
-class Small(nn.Module):
-    """An encoder in float64 whose tokens see each other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(13)
-        self.words = nn.Embedding(64, 32)
-        self.blocks = nn.ModuleList(nn.Linear(64, 32) for _ in range(4))
-        self.double()
-
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        layers: Sequence[int],
-        tokens: Callable[[int, Tensor], None] | None = None,
-        token_layers: Collection[int] = (),
-    ) -> Tensor:
-        states, shares = self.words(ids), (mask / mask.sum(1, keepdim=True)).double()
-        pooled = {}
-        for layer, block in enumerate(self.blocks, start=1):
-            context = torch.einsum("bt,bth->bh", shares, states)[:, None].expand_as(states)
-            states = torch.tanh(block(torch.cat([states, context], dim=-1)))
-            if layer in token_layers and tokens is not None:
-                tokens(layer, states)
-            pooled[layer] = torch.einsum("bt,bth->bh", shares, states)
-        return torch.stack([pooled[layer] for layer in layers])
-
-
 def module(case: str, backbone: Path, cached: bool, dropout: float = 0.0) -> TrainingModule:
     """A recipe's module on the tiny backbone."""
     kind, fields = CASES[case]
@@ -77,7 +49,7 @@ def module(case: str, backbone: Path, cached: bool, dropout: float = 0.0) -> Tra
 def precise(case: str, backbone: Path, cached: bool) -> TrainingModule:
     """The same on an encoder of a few lines, in float64."""
     objective = module(case, backbone, cached).objective
-    return TrainingModule(Small(), objective, cached).double()
+    return TrainingModule(Toy(words=64, width=32), objective, cached).double()
 
 
 def texts(count: int, length: int = 0) -> list[Tensor]:

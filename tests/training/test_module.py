@@ -1,13 +1,13 @@
 """The whole loss of MIPIC, and batches in parts, on an encoder of a few lines."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from formulas import DIMS, PATH, RELATIONS_TAU, TAU, H, L, Paper, token_relations
 from recipes import mipic
-from referee import CLOSE, WHOLE, same_gradients
+from referee import CLOSE, WHOLE, WORDS, Toy, same_gradients
 from torch import Tensor, nn
 
 from m2dr.core.records import Cut
@@ -17,51 +17,8 @@ from m2dr.training.module import TrainingModule
 from m2dr.training.objective import Objective, Setting
 from m2dr.training.terms import possible_steps
 
-WORDS = 20
 LENGTHS = [5, 12, 1, 9, 14, 10, 3]  # of the 3 queries, then of the 4 documents
 QUERIES = 3
-
-
-class Toy(nn.Module):
-    """An encoder whose tokens see each other's mean; the first token is the embedding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(1)
-
-        def made(*shape: int) -> nn.Parameter:
-            drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
-            return nn.Parameter(drawn / shape[-1] ** 0.5 * 2)
-
-        self.words = made(WORDS, H)
-        self.blocks = nn.ParameterList(made(H, H) for _ in range(L))
-
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        layers: Sequence[int],
-        tokens: Callable[[int, Tensor], None] | None = None,
-        token_layers: Collection[int] = (),
-    ) -> Tensor:
-        states, pooled = self.words[ids], []
-        real = mask[..., None].to(states.dtype)
-        for layer, block in enumerate(self.blocks, start=1):
-            mean = (states * real).sum(dim=1, keepdim=True) / real.sum(dim=1, keepdim=True)
-            states = torch.tanh(states @ block + mean) + 0.5 * states
-            if tokens is not None and layer in token_layers:
-                tokens(layer, states)
-            if layer in layers:
-                pooled.append(states[:, 0])
-        return torch.stack(pooled)
-
-    def states_of(self, ids: Tensor) -> list[Tensor]:
-        """One text alone, without padding: [m, H] of each layer."""
-        states, found = self.words[ids], []
-        for block in self.blocks:
-            states = torch.tanh(states @ block + states.mean(dim=0)) + 0.5 * states
-            found.append(states)
-        return found
 
 
 def texts() -> list[Tensor]:
