@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from m2dr.data.dataset import Dataset
     from m2dr.model.encoder import Encoder
     from m2dr.model.tokenizer import ModelTokenizer
 
@@ -201,6 +202,26 @@ def write_beir(
         lines = "".join(f"{query}\t{docid}\t{level}\n" for query, docid, level in found)
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
     return folder
+
+
+def made_up(
+    judged: "Iterable[tuple[str, str]]",
+    documents: int = 10,
+    given: "Mapping[str, tuple[str, ...]] | None" = None,
+    name: str = "made-up",
+) -> "Dataset":
+    """Documents d0, d1, … in memory, and a split `train` in which every judged pair answers."""
+    from functools import partial
+
+    from m2dr.core.records import Document, Judgement, Query
+    from m2dr.data.dataset import Dataset, MemoryCorpus, Split
+
+    judgements = [Judgement(query, docid, 1) for query, docid in judged]
+    asked = dict.fromkeys(judgement.query_id for judgement in judgements)
+    queries = [Query(query, f"text of {query}") for query in asked]
+    corpus = MemoryCorpus(Document(f"d{n}", f"text {n}") for n in range(documents))
+    read = partial(lambda both: both, (queries, judgements))
+    return Dataset(name, corpus, {"train": Split(read, lambda: given or {})})
 
 
 def make_corpus(folder: Path, documents: int = 40) -> Path:

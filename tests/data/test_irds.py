@@ -45,11 +45,8 @@ def test_an_id_without_judgements_has_the_splits_below_it(local: str) -> None:
 @pytest.mark.parametrize(
     ("name", "corpus", "split"),
     [
-        ("irds:msmarco-passage/train/judged", "msmarco-passage", "train-judged"),
-        ("irds:msmarco-passage/dev/small", "msmarco-passage", "dev-small"),
         ("irds:msmarco-passage/trec-dl-2019/judged", "msmarco-passage", "trec-dl-2019-judged"),
         ("irds:beir/scifact/test", "beir-scifact", "test"),
-        ("irds:beir/nq", "beir-nq", "test"),
         ("irds:mr-tydi/ar", "mr-tydi-ar", "all"),
     ],
 )
