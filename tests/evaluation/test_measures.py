@@ -9,7 +9,14 @@ from trec import Judged, World, run_of, trec_eval, worlds
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Judgement, Ranking, Run
-from m2dr.evaluation.measures import DEFAULT, Evaluator, RowEvaluator, measure, parse
+from m2dr.evaluation.measures import (
+    DEFAULT,
+    Evaluator,
+    RowEvaluator,
+    default_measures,
+    measure,
+    parse,
+)
 
 # Ours -> what trec_eval calls it. RR@10 has no name there: recip_rank of the ten best documents.
 TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "R@1000": "recall_1000"}
@@ -187,3 +194,29 @@ def test_names_of_trec_eval(name: str) -> None:
     scored = {"q": {docid: float(-rank) for rank, docid in enumerate(["b", "c", "x", "a"])}}
     expected = trec_eval(scored, judged, [f"{family}.{cutoff}" if cutoff else name])
     assert value == pytest.approx(expected["q"][name])
+
+
+# Defaults
+
+
+@pytest.mark.parametrize(
+    ("corpus", "split", "name"),
+    [
+        ("msmarco", "dev.small", "MS MARCO dev"),
+        ("msmarco/passage-pool", "dev_in_pool", "MS MARCO dev"),
+        ("msmarco/passage-pool", "dl19", "TREC deep learning"),
+        ("msmarco", "2019-pass", "TREC deep learning"),
+        ("irds:msmarco-passage/trec-dl-2020/judged msmarco-passage", "trec-dl-2020-judged",
+         "TREC deep learning"),
+        ("msmarco-passage", "trec-dl-2019", "TREC deep learning"),
+        ("irds:msmarco-passage/dev/small msmarco-passage", "dev-small", "MS MARCO dev"),
+        ("msmarco", "train", "other data"),
+        ("beir/nfcorpus", "dev", "BEIR"),
+        ("irds:beir/nq beir-nq", "test", "BEIR"),
+        ("cqadupstack/android", "test", "BEIR"),
+        ("nq-mine", "test", "other data"),
+        ("pydocs", "test", "other data"),
+    ],
+)  # fmt: skip
+def test_names_decide_the_default_measures(corpus: str, split: str, name: str) -> None:
+    assert default_measures(corpus, split).name == name
