@@ -68,6 +68,13 @@ def exits_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"m2dr.{module}.FEWEST_DOCUMENTS", 1)
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Real collections, where this machine has them."""

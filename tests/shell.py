@@ -40,6 +40,16 @@ def m2dr(
     return subprocess.CompletedProcess(command.words, code, out, err)
 
 
+def python(*words: object, cwd: Path | None = None, **variables: str) -> str:
+    """What another interpreter prints that ends well."""
+    ended = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=cwd, env={**ENVIRONMENT, **variables},
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout
+
+
 def stopped_when(
     reached: Callable[[], bool], *words: str | Path, cwd: Path, how: signal.Signals = signal.SIGKILL
 ) -> tuple[int, str]:

@@ -44,10 +44,8 @@ def test_links_resolve(page: Path) -> None:
 NOTEBOOK = Path(__file__).parents[2] / "docs/first-steps.ipynb"
 
 
-def test_notebook_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_notebook_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {"__name__": "notebook"}
     for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"]:
         if cell["cell_type"] == "code":

@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from shell import COMMAND, ENVIRONMENT, m2dr
+from shell import COMMAND, ENVIRONMENT, m2dr, python
 from world import make_corpus
 
 QUICK = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
@@ -117,14 +116,11 @@ def test_encoding_killed_many_times_in_a_row_ends_with_the_same_bytes(
 ) -> None:
     script = Path(__file__).with_name("killing.py")
 
-    done = subprocess.run(
-        [sys.executable, script, corpus, tiny_backbone, tmp_path / "indexes", "8", "0.6"],
-        env=QUICK, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+    words = (script, corpus, tiny_backbone, tmp_path / "indexes", 8, 0.6)
 
-    killed, code = map(int, done.stdout.split()[-2:])
-    assert killed >= 4
-    assert code == 0, done.stderr
+    killed, code = map(int, python(*words, OMP_NUM_THREADS="1").split()[-2:])
+
+    assert (killed >= 4, code) == (True, 0)
     assert Made(tmp_path / "indexes") == undisturbed
 
 
@@ -198,11 +194,8 @@ def test_memory_does_not_grow_with_the_corpus(tiny_backbone: Path, tmp_path: Pat
     """
 
     def peak(corpus: Path, place: Path) -> float:
-        done = subprocess.run(
-            [sys.executable, "-c", PEAK, corpus, tiny_backbone, place],
-            env=QUICK, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return int(done.stdout.split()[-1]) / 1024  # MB
+        told = python("-c", PEAK, corpus, tiny_backbone, place, OMP_NUM_THREADS="1")
+        return int(told.split()[-1]) / 1024  # MB
 
     few, many = (make_corpus(tmp_path / str(n) / "many", n) for n in (1_000, 8_000))
     differences = (

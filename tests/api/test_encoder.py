@@ -1,8 +1,6 @@
 """Vectors of m2dr.Encoder are those of sentence-transformers, of an index and of a search."""
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from sentence_transformers.sentence_transformer.evaluation import (
     TranslationEvaluator,
     TripletEvaluator,
 )
+from shell import python
 from world import WORDS, make_model
 
 import m2dr
@@ -132,22 +131,13 @@ def test_shapes(prompted: Path) -> None:
     )
 
 
-def python(code: str, *words: object) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *map(str, words)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
 def test_layer_0_needs_no_torch(tiny_fitted: Path) -> None:
     code = (
         "import sys, m2dr; model = m2dr.Encoder(sys.argv[1], layer=0, dim=8); "
         "print(model.encode_queries('a file').shape, *{'torch', 'transformers'} & {*sys.modules})"
     )
 
-    assert python(code, tiny_fitted) == "(8,)\n"
+    assert python("-W", "error", "-c", code, tiny_fitted) == "(8,)\n"
 
 
 @pytest.mark.parametrize(

@@ -41,21 +41,15 @@ def indexed(
     ],
 )  # fmt: skip
 def test_mistake_is_one_sentence(
-    words: list[str],
-    sentence: str,
-    tiny_backbone: Path,
-    tiny_corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], sentence: str, tiny_backbone: Path, tiny_corpus: Path, here: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     model = "--model" if words[0] != "train" else "--backbone"
     usual = () if model in words else (model, tiny_backbone)
 
     told = refused(*words, *usual, "--corpus", tiny_corpus)
 
     assert sentence in " ".join(told.split())
-    assert not (tmp_path / "models").exists()
+    assert not (here / "models").exists()
 
 
 @pytest.fixture
@@ -93,18 +87,14 @@ def test_a_model_folder_is_never_overwritten_unasked(
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
-def test_explain_prints_the_terms_and_trains_nothing(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
+def test_explain_prints_the_terms_and_trains_nothing(tiny_backbone: Path, here: Path) -> None:
     result = run("train", "--variant", "dims", "--backbone", tiny_backbone, "--explain")
 
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines()]
     assert ["L2D8", "contrastive", "0.5906"] in rows
     assert ["L4D32", "contrastive", "1.0000"] in rows
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 def test_corpus_is_an_argument_and_its_columns_are_told(
@@ -191,13 +181,12 @@ def test_output_in_any_encoding(encoding: str, tmp_path: Path) -> None:
 )
 def test_variables_of_torchrun_are_checked(
     variables: dict[str, str], told: str, tiny_backbone: Path, tiny_corpus: Path,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    here: Path
 ) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
     words = ("train", "--backbone", tiny_backbone, "--steps", "1", "--batch-size", "4")
 
     done = run(*words, "--corpus", tiny_corpus, "--device", "cpu", **variables)
 
     assert done.exit_code == 2, done.output
     assert told in done.stderr
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())

@@ -89,11 +89,10 @@ def test_where_queries_are_documents_their_own_is_dropped(write, name: str, drop
 
 @pytest.mark.parametrize("place", ["shared/beir", "data", "datasets"])
 def test_a_bare_name_is_looked_for_where_data_usually_lies(
-    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    write, here: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     write(f"{place}/scifact/corpus.jsonl", {"_id": "1", "text": "x"})
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("M2DR_DATA", str(tmp_path / "shared"))
+    monkeypatch.setenv("M2DR_DATA", str(here / "shared"))
 
     assert open_dataset("scifact").name == "scifact"
     with pytest.raises(UserError, match=r"no data set 'scifcat'\. Did you mean scifact\?"):

@@ -176,10 +176,8 @@ def test_null_is_as_absent_and_base64_holds_the_floats(server: Server) -> None:
     assert server.hits(query="read", **dict.fromkeys(optional)) == server.hits(query="read")
 
 
-def test_a_grid_of_other_exits_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_grid_of_other_exits_is_not_shown() -> None:
     folder = Path("results/c/test/m")
     grid = Grid("m", "c", "test", 2, {Cut(1, 8): {"nDCG@10": 0.5}})
     write_grid(grid, folder)

@@ -40,12 +40,9 @@ def model(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def search(
-    model: str, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Search:
+def search(model: str, tiny_corpus: Path, here: Path) -> Search:
     """Import vectors that are linear in those of the model, and fit the index for its queries."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(tiny_corpus, "corpus")
+    shutil.copytree(tiny_corpus, here / "corpus")
     texts = [document.content for document in open_dataset("corpus").documents()]
     turn = np.linalg.qr(np.random.default_rng(3).normal(size=(WIDTH, WIDTH)))[0]
     vectors = Encoder(model, **CPU).encode_documents(texts)

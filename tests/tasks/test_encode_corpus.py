@@ -1,11 +1,8 @@
 """Encoding of a corpus: interrupted, resumed, shared among workers, and again when it changes."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shell import python
 from world import make_corpus, stopped_after
 
 from m2dr.core.errors import Interrupted, UserError
@@ -239,13 +237,8 @@ def test_a_sync_killed_anywhere_leaves_an_index_and_ends_as_one_that_was_not(
     script = Path(__file__).parents[1] / "killing_syncs.py"
     places = (asked.corpus, changed, asked.model, asked.root, tmp_path / "place")
 
-    done = subprocess.run(
-        [sys.executable, script, *map(str, places)], capture_output=True, text=True, timeout=600,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    told = json.loads(python(script, *places, OMP_NUM_THREADS="1"))
 
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout)
     assert {each["seen"] for each in told} == {"before", "after"}
     for each in told:
         assert each["code"] == -signal.SIGKILL, each

@@ -26,21 +26,20 @@ CODES = ("f32", "1", "1+")
 
 @pytest.fixture
 def place(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_backbone: Path, tiny_corpus: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """A folder with corpora of the names of BEIR, one of which drops the query's document."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("M2DR_DATA", raising=False)
     for name in ("scifact", "arguana"):
-        shutil.copytree(tiny_corpus, tmp_path / "data" / name)
+        shutil.copytree(tiny_corpus, here / "data" / name)
     # The queries of ArguAna are documents of its corpus.
-    folder = tmp_path / "data" / "arguana"
+    folder = here / "data" / "arguana"
     for path in (folder / "queries.jsonl", *(folder / "qrels").iterdir()):
         path.write_text(path.read_text().replace('"q', '"d').replace("\nq", "\nd"))
     rows = [f"d{i}\td{(i + 1) % 40}\t{i % 3}\n" for i in range(32, 40)]
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
-    shutil.copytree(tiny_backbone, tmp_path / "model")
-    return tmp_path
+    shutil.copytree(tiny_backbone, here / "model")
+    return here
 
 
 def grid(**fields: object) -> EvaluateReport:

@@ -67,10 +67,9 @@ class World:
 
 
 @pytest.fixture
-def world(tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(tiny_corpus, tmp_path / "corpus")
-    return World(tmp_path / "corpus", tmp_path)
+def world(tiny_corpus: Path, here: Path) -> World:
+    shutil.copytree(tiny_corpus, here / "corpus")
+    return World(here / "corpus", here)
 
 
 def test_words_search_vectors_without_a_model(world: World) -> None:

@@ -32,9 +32,8 @@ DOCUMENTS = [
 
 
 @pytest.fixture
-def model(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    return str(make_model(tiny_backbone, tmp_path / "model", similarity="cosine"))
+def model(tiny_backbone: Path, here: Path) -> str:
+    return str(make_model(tiny_backbone, here / "model", similarity="cosine"))
 
 
 @pytest.fixture

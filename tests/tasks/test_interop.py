@@ -126,10 +126,10 @@ def test_imported_vectors_search_as_those_encoded_here(
         assert found.scores == pytest.approx(expected.scores, abs=1e-5)
 
 
+@pytest.mark.usefixtures("here")
 def test_imported_vectors_are_measured_until_their_corpus_changes(
-    tmp_path: Path, theirs, tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+    theirs, tiny_backbone: Path, tiny_corpus: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny_corpus, "own")
     words = ("--corpus", "own", "--model", tiny_backbone)
     done("index", "import", *theirs, *words)

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import create_autospec
@@ -15,6 +13,7 @@ from commands import done, refused
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import filter_repo_objects
 from markdown_it import MarkdownIt
+from shell import python
 from world import make_backbone, make_model
 
 import m2dr
@@ -57,9 +56,7 @@ def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
         )
         assert "L2D8 encodes queries, and finds documents of L4D8" in out
     file, folders = tmp_path / "found.npz", [str(tmp_path / name) for name in ("onnx", "openvino")]
-    line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
-    ended = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    python("-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), file, *folders)
     encoder = m2dr.Encoder.from_pretrained(tiny_fitted, 2, 8, device="cpu", dtype="fp32")
     for name in ("onnx", "openvino"):
         together, alone = np.load(file)[name]
@@ -68,10 +65,10 @@ def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
         np.testing.assert_allclose(unit_rows(together), encoder.encode_queries(TEXTS), atol=1e-4)
 
 
+@pytest.mark.usefixtures("here")
 def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
-    tiny_fitted: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_fitted: Path, tiny_corpus: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     grid = m2dr.evaluate(tiny_fitted, str(tiny_corpus), layers=[2, 4], dims=[8, 32])
     out = done("export", tiny_fitted, "--cut", "L2D8", "--out", "small")
     value = grid.values("nDCG@10")
@@ -90,10 +87,8 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
 
 
 @pytest.mark.usefixtures("exits_of_few")
-def test_exits_of_an_index_are_exported(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_exits_of_an_index_are_exported(tiny_backbone: Path, tiny_corpus: Path) -> None:
     model = m2dr.Encoder.from_pretrained(tiny_backbone, device="cpu", dtype="fp32")
     m2dr.Index.build(model, str(tiny_corpus), dims=[32])
     (exits,) = Path("indexes").glob("*/*/exits")
