@@ -65,7 +65,7 @@ def test_the_second_is_told_and_runs_when_the_first_has_ended(
 ) -> None:
     out = tmp_path / ("out.jsonl" if case == "mine" else "out")
     inputs: dict[str, Sequence[str | Path]] = {
-        "export": (backbone,),
+        "export": ("--model", backbone),
         "mine": ("--corpus", tiny_corpus),
         "evaluate": (
             "--corpus", tiny_corpus, "--model", backbone, "--indexes", tmp_path / "indexes"

@@ -151,7 +151,7 @@ def test_what_cannot_be_a_backbone_is_refused(
 ) -> None:
     """A folder that would be written over, and a cut whose last layer ends in a fitted exit."""
     model = fitted(tiny_backbone, sentences, tmp_path / "model")
-    done("export", model, "--cut", "L2D8", "--out", tmp_path / "cut")
+    done("export", "--model", model, "--cut", "L2D8", "--out", tmp_path / "cut")
     before = (model / "m2dr.json").read_bytes()
 
     for backbone, sentence in (("model", "give another --out"), ("cut", "fitted exit")):

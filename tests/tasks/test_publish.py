@@ -52,7 +52,15 @@ def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
 ) -> None:
     for name in ("onnx", "openvino"):
         out = done(
-            "export", tiny_fitted, "--cut", "L2D8", "--format", name, "--out", tmp_path / name
+            "export",
+            "--model",
+            tiny_fitted,
+            "--cut",
+            "L2D8",
+            "--format",
+            name,
+            "--out",
+            tmp_path / name,
         )
         assert "L2D8 encodes queries, and finds documents of L4D8" in out
     file, folders = tmp_path / "found.npz", [str(tmp_path / name) for name in ("onnx", "openvino")]
@@ -70,7 +78,7 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
     tiny_fitted: Path, tiny_corpus: Path
 ) -> None:
     grid = m2dr.evaluate(tiny_fitted, str(tiny_corpus), layers=[2, 4], dims=[8, 32])
-    out = done("export", tiny_fitted, "--cut", "L2D8", "--out", "small")
+    out = done("export", "--model", tiny_fitted, "--cut", "L2D8", "--out", "small")
     value = grid.values("nDCG@10")
     mine, full = (next(v for c, v in value.items() if str(c) == n) for n in ("L2D8", "L4D32"))
     assert f"nDCG@10 {mine:.4f}, {full:.4f} of L4D32" in out
@@ -82,7 +90,7 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
     small = m2dr.Encoder.from_pretrained("small", device="cpu")
     index = m2dr.Index.build(small, str(tiny_corpus), dims=[8])
     assert len(index.search("open the file", k=3).hits) == 3
-    told = refused("export", "small", "--cut", "L1D8", "--out", "o")
+    told = refused("export", "--model", "small", "--cut", "L1D8", "--out", "o")
     assert "neither fitted nor trained" in told
 
 
@@ -92,21 +100,25 @@ def test_exits_of_an_index_are_exported(tiny_backbone: Path, tiny_corpus: Path) 
     model = m2dr.Encoder.from_pretrained(tiny_backbone, device="cpu", dtype="fp32")
     m2dr.Index.build(model, str(tiny_corpus), dims=[32])
     (exits,) = Path("indexes").glob("*/*/exits")
-    done("export", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
+    done("export", "--model", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
     encoder, tokenizer = load(tiny_backbone, exits=exits)
     expected = embed_texts(encoder, tokenizer, TEXTS, "query", (2,))[0][:, :8]
     again = m2dr.Encoder.from_pretrained("small", device="cpu", dtype="fp32")
     if again.card.similarity == "cosine":
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(again.encode_queries(TEXTS), expected, atol=1e-5)
-    done("export", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
+    done("export", "--model", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
     assert "documents of the index of" in Path("table", "README.md").read_text()
-    error = refused("export", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o")
+    error = refused(
+        "export", "--model", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o"
+    )
     assert "exits below the last layer" in error
 
 
 def test_layer_0_is_exported_as_words(tiny_fitted: Path, tmp_path: Path) -> None:
-    out = done("export", tiny_fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "words")
+    out = done(
+        "export", "--model", tiny_fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "words"
+    )
     block = re.search(r"```python\n(.*?)```", (tmp_path / "words" / "README.md").read_text(), re.S)
     assert block is not None
     names: dict[str, np.ndarray] = {}
