@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from m2dr.core.records import Cut
 from m2dr.evaluation.costs import (
-    Budget,
     Candidate,
     Cost,
     Costs,
@@ -63,16 +62,6 @@ tables = st.dictionaries(
         for cut, (quality, *costs) in rows.items()
     ]
 )
-budgets = st.builds(
-    Budget,
-    st.dictionaries(st.sampled_from(NAMES), st.sampled_from([0.5, 0.9, 1.2, 2.0, 9.0])),
-    st.none() | st.sampled_from([0.05, 0.15, 0.3, 0.5]),
-)
-
-
-def fits(one: Candidate, budget: Budget) -> bool:
-    cheap = all(one.costs[name] <= limit for name, limit in budget.ceilings.items())
-    return cheap and (budget.floor is None or one.quality >= budget.floor)
 
 
 @given(table=tables, names=st.sampled_from([NAMES[:1], NAMES[:2], NAMES]))
@@ -97,9 +86,3 @@ def test_the_frontier_is_all_that_nothing_else_dominates(
     assert {one.cut for one in found} == expected
     assert len(found) == len(expected)
     assert [one.quality for one in found] == sorted((one.quality for one in found), reverse=True)
-
-
-@given(table=tables, budget=budgets)
-def test_a_cut_fits_exactly_when_it_misses_nothing(table: list[Candidate], budget: Budget) -> None:
-    for one in table:
-        assert (not budget.misses(one)) == fits(one, budget)

@@ -10,7 +10,6 @@ from m2dr.core.records import SentencePair
 from m2dr.evaluation.sentence_tasks import (
     CLASS_MEASURES,
     correlations,
-    distinct,
     learn,
     pearson,
     prefix_products,
@@ -39,15 +38,6 @@ PAIRS = [
 
 def vectors(rows: int = 7, width: int = 12, seed: int = 13) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
-
-
-def test_a_sentence_of_several_pairs_is_encoded_once() -> None:
-    texts, first, second = distinct(PAIRS)
-
-    assert texts == ["a", "b", "c"]
-    assert [(texts[i], texts[j]) for i, j in zip(first, second, strict=True)] == [
-        (pair.first, pair.second) for pair in PAIRS
-    ]
 
 
 @given(dims=st.sets(st.integers(1, 12), min_size=1).map(sorted), seed=st.integers(0, 99))
