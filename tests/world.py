@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from m2dr.data.dataset import Dataset
@@ -251,6 +252,34 @@ def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:
     )
     fit(replace(FitSettings(str(backbone), str(texts), rotation="pca"), **settings), folder)
     return folder
+
+
+def made(folder: Path) -> "tuple[dict[str, str], dict[str, Tensor]]":
+    """What a folder of indexes holds: digests of its files, and the tensors of exits and words."""
+    from safetensors.torch import load_file
+
+    from m2dr.core.files import sha256_of
+
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    exits = [path for path in files if "exits" in path.parts]
+    tensors = {
+        f"{path.name} {name}": tensor
+        for path in exits if path.suffix == ".safetensors" for name, tensor in load_file(path).items()
+    }  # fmt: skip
+    return {str(p.relative_to(folder)): sha256_of(p) for p in {*files} - {*exits}}, tensors
+
+
+def assert_alike(folder: Path, expected: "tuple[dict[str, str], dict[str, Tensor]]") -> None:
+    """Two folders of indexes are alike byte for byte, their exits to 1e-6 of the largest number."""
+    import torch
+
+    (digests, exits), (others, tensors) = made(folder), expected
+    assert digests == others
+    assert exits.keys() == tensors.keys() != set()
+    for name, tensor in tensors.items():
+        largest = float(tensor.float().abs().max())
+        last = 1e-3 if tensor.dtype == torch.float16 else 0  # its last digit
+        torch.testing.assert_close(exits[name], tensor, rtol=last, atol=1e-6 * largest, msg=name)
 
 
 def stop_milvus(uri: str) -> None:

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import SentencePair
 from m2dr.evaluation.sentence_tasks import (
     CLASS_MEASURES,
     correlations,
@@ -28,12 +27,6 @@ SCORES = st.one_of(
 SAMPLES = st.lists(st.tuples(SCORES, SCORES), min_size=3, max_size=40).map(
     lambda rows: np.array(rows).T
 )
-PAIRS = [
-    SentencePair("a", "b", 0.5),
-    SentencePair("b", "c", 0.25),
-    SentencePair("a", "a", 1.0),
-    SentencePair("c", "a", 0.5),
-]
 
 
 def vectors(rows: int = 7, width: int = 12, seed: int = 13) -> np.ndarray:
