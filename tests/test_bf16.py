@@ -1,6 +1,6 @@
 """bf16 on any processor: what must stay float32, and that every choice trains, encodes and searches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +98,23 @@ def loss_and_gradients(
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss, _ = objective(asked, EncodedBatch(*leaves, sides.excluded, labels))
     return loss.detach(), *torch.autograd.grad(loss, leaves)
+
+
+def test_scores_are_float32_whatever_operator_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def naive(queries: Tensor, documents: Tensor, dims: Sequence[int], _: object) -> Tensor:
+        return torch.stack([queries[..., :k] @ documents[..., :k].mT for k in dims], dim=1)
+
+    monkeypatch.setattr("m2dr.training.objective.prefix_scores", naive)
+    paper = batch("dot")
+    objective = objective_of("elastic", paper).float()
+    asked = objective.at(0)
+
+    found = [
+        loss_and_gradients(objective, asked, encoded_batch(asked, paper), autocast)
+        for autocast in (True, False)
+    ]
+
+    torch.testing.assert_close(*found, **EXACT)
 
 
 @pytest.mark.parametrize("how", ["dependencies", "embeddings", "max-k"])
