@@ -1,10 +1,7 @@
 """Fixtures that every room's tests share."""
 
 import os
-import re
-import subprocess
 from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -71,6 +68,13 @@ def exits_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"m2dr.{module}.FEWEST_DOCUMENTS", 1)
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Real collections, where this machine has them."""
@@ -78,41 +82,3 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"There is no real data in {folder}; set M2DR_DATA to have this tested.")
     return folder
-
-
-PACKAGES = ("data", "evaluate", "index", "model", "records", "train")
-STARTS = re.compile(r"^ *(?:from|import) (?:multiprocessing|processes|shell|subprocess)\b", re.M)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--quick",
-        action="store_true",
-        help="Only tests of packages, in files that start no process.",
-    )
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --quick keep the tests of the packages whose files start no process."""
-    if not config.getoption("--quick"):
-        return
-    quick = {
-        path: path.parent.name in PACKAGES and not STARTS.search(path.read_text("utf-8"))
-        for path in {item.path for item in items}
-    }
-    config.hook.pytest_deselected(items=[item for item in items if not quick[item.path]])
-    items[:] = [item for item in items if quick[item.path]]
-
-
-@pytest.fixture(autouse=True)
-def quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to start a process where --quick is given."""
-    if not request.config.getoption("--quick"):
-        return
-
-    def refused(*_: object, **__: object) -> None:
-        pytest.fail("A test that --quick runs starts a process.")
-
-    monkeypatch.setattr(subprocess.Popen, "__init__", refused)
-    monkeypatch.setattr(BaseProcess, "start", refused)
-    monkeypatch.setattr(os, "fork", refused, raising=False)

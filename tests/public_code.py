@@ -14,7 +14,7 @@ first k coordinates, a `loss` maps a pooled batch to a scalar. Only what says de
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log, sqrt
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,6 @@ Loss = Callable[[Tensor], Tensor]
 States = Mapping[int, Tensor]  # layer -> pooled states
 Cut = tuple[int, int]  # layer, dim
 Labels = Sequence[float] | Tensor
-Signs = Literal["largest", "none"]
-Pooling = Literal["sum", "mean"]
 
 
 class Parts(NamedTuple):
@@ -34,11 +32,6 @@ class Parts(NamedTuple):
     ibn: float
     cln: float
     angle: float
-
-
-TWENTY = Parts(cosine=20.0, ibn=20.0, cln=20.0, angle=20.0)  # HEAD's taus
-HEAD = Parts(cosine=0.0, ibn=1.0, cln=1.0, angle=0.02)  # HEAD's weights (AnglE angle.py:581-664)
-R_STS = Parts(cosine=0.0, ibn=30.0, cln=0.0, angle=1.0)  # weights of R's scripts, v0.5.1
 
 
 def add(terms: Iterable[Tensor]) -> Tensor:
@@ -97,20 +90,18 @@ def cosent_part(x: Tensor, y: Tensor, labels: Labels, tau: float) -> Tensor:
     return ordered_pairs([cosine(a, b) for a, b in zip(x, y, strict=True)], labels, tau)
 
 
-def angle_score(x: Tensor, y: Tensor, pooling: Pooling) -> Tensor:
+def angle_score(x: Tensor, y: Tensor) -> Tensor:
     """|x.y + b.c - a.d| / (|x||y|) of the halves x = (a, b), y = (c, d), AnglE (loss.py:59-93)."""
     half = len(x) // 2
     a, b = x[:half], x[half:]
     c, d = y[:half], y[half:]
     score: Tensor = (x @ y + b @ c - a @ d).abs() / (x.norm() * y.norm())
-    return score / len(x) if pooling == "mean" else score
+    return score
 
 
-def angle_part(
-    x: Tensor, y: Tensor, labels: Labels, tau: float, pooling: Pooling = "sum"
-) -> Tensor:
+def angle_part(x: Tensor, y: Tensor, labels: Labels, tau: float) -> Tensor:
     """The angle part, of an even width, AnglE (loss.py:59-93)."""
-    scores = [angle_score(a, b, pooling) for a, b in zip(x, y, strict=True)]
+    scores = [angle_score(a, b) for a, b in zip(x, y, strict=True)]
     return ordered_pairs(scores, labels, tau)
 
 
@@ -150,9 +141,7 @@ def triples_part(q: Tensor, p: Tensor, n: Tensor | None, tau: float) -> Tensor:
 # 1. AnglE: base losses
 
 
-def angle_pairs(
-    x: Tensor, y: Tensor, labels: Labels, taus: Parts = TWENTY, weights: Parts = HEAD
-) -> Tensor:
+def angle_pairs(x: Tensor, y: Tensor, labels: Labels, taus: Parts, weights: Parts) -> Tensor:
     """Format A, pairs with labels (`cln` has no part in it), AnglE (angle.py:581-664)."""
     return (
         weights.cosine * cosent_part(x, y, labels, taus.cosine)
@@ -166,9 +155,7 @@ def triples_as_pairs(q: Tensor, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor, l
     return torch.cat([q, q]), torch.cat([p, n]), [1.0] * len(p) + [0.0] * len(n)
 
 
-def angle_triples_051(
-    q: Tensor, p: Tensor, n: Tensor, taus: Parts = TWENTY, weights: Parts = R_STS
-) -> Tensor:
+def angle_triples_051(q: Tensor, p: Tensor, n: Tensor, taus: Parts, weights: Parts) -> Tensor:
     """Triples of AnglE v0.5.1, nothing halved, R (STS_V2_Angle/angle_emb/angle.py:1026-1090)."""
     x, y, labels = triples_as_pairs(q, p, n)
     return (
@@ -181,69 +168,54 @@ def angle_triples_051(
 # 1. AnglE: ESE
 
 
-def with_signs(u: Tensor, signs: Signs) -> Tensor:
-    """Columns with a positive entry of the largest magnitude, or as the decomposition gave them."""
-    if signs == "none":
-        return u
+def with_signs(u: Tensor) -> Tensor:
+    """Columns with a positive entry of the largest magnitude."""
     return torch.stack([c if c[c.abs().argmax()] > 0 else -c for c in u.T], dim=1)
 
 
-def ese_target(x: Tensor, k: int, signs: Signs = "largest") -> Tensor:
+def ese_target(x: Tensor, k: int) -> Tensor:
     """X U Sigma of softmax(X'X / sqrt(H)), detached, AnglE (angle.py:360-382).
 
-    The public code's decomposition is randomised and leaves the signs open, this one is exact:
-    `signs` is the rule for the columns of U.
+    The public code's decomposition is randomised and leaves the signs open, this one is exact.
     """
     x = x.detach()
     gram = x.T @ x / sqrt(x.shape[1])
     dependencies = torch.stack([ln_softmax(row).exp() for row in gram])
     u, sigma, _ = torch.linalg.svd(dependencies)
-    return x @ with_signs(u, signs)[:, :k] @ torch.diag(sigma[:k])
+    return x @ with_signs(u)[:, :k] @ torch.diag(sigma[:k])
 
 
-def ese_align(
-    x: Tensor, k: int, T: float = 1.0, target: Tensor | None = None, signs: Signs = "largest"
-) -> Tensor:
-    """MSE and T KL of a prefix against its target, AnglE (angle.py:360-382)."""
-    p = ese_target(x, k, signs) if target is None else target.detach()
-    return mse(x[:, :k], p) + T * kl(p / T, x[:, :k] / T)
+def ese_align(x: Tensor, k: int, target: Tensor | None = None) -> Tensor:
+    """MSE and KL of a prefix against its target, AnglE (angle.py:360-382) at T = 1."""
+    p = ese_target(x, k) if target is None else target.detach()
+    return mse(x[:, :k], p) + kl(p, x[:, :k])
 
 
-def ese(
-    states: Sequence[Tensor],
-    k: int,
-    loss: Loss,
-    pca: bool = True,
-    T: float = 1.0,
-    signs: Signs = "largest",
-) -> Tensor:
+def ese(states: Sequence[Tensor], k: int, loss: Loss) -> Tensor:
     """The loss of ESE: embeddings in, layer L-1 out, AnglE (angle.py:465-564)."""
     last = len(states) - 1
 
     def exit_loss(x: Tensor) -> Tensor:
-        return loss(x[:, :k]) + (ese_align(x, k, T, None, signs) if pca else 0)
+        return loss(x[:, :k]) + ese_align(x, k)
 
     shallow = [exit_loss(states[l]) / (1 + log(1 + l)) for l in range(last - 1)]
     return loss(states[last]) + exit_loss(states[last]) + add(shallow) / (last - 1)
 
 
-def ese_unused_target(x: Tensor, k: int, signs: Signs = "largest") -> Tensor:
-    """U Sigma of X itself, detached, at most as many columns as X has rows; unused in A40.
-
-    `signs` is the rule for the columns of U, which the public code leaves open.
-    """
+def ese_unused_target(x: Tensor, k: int) -> Tensor:
+    """U Sigma of X itself, detached, at most as many columns as X has rows; unused in A40."""
     u, sigma, _ = torch.linalg.svd(x.detach(), full_matrices=False)
-    return with_signs(u, signs)[:, :k] @ torch.diag(sigma[:k])
+    return with_signs(u)[:, :k] @ torch.diag(sigma[:k])
 
 
 # 1. AnglE: 2DMSE before ESE
 
 
-def v1_a34(states: Sequence[Tensor], l: int, k: int, loss: Loss, T: float = 1.0) -> Tensor:
-    """2DMSE of v0.3.4, the teacher attached, A34 (angle.py:775-866)."""
+def v1_a34(states: Sequence[Tensor], l: int, k: int, loss: Loss) -> Tensor:
+    """2DMSE of v0.3.4 at T = 1, the teacher attached, A34 (angle.py:775-866)."""
     last, shallow = states[-1], states[l]
     tasks = loss(last) + loss(shallow) + loss(last[:, :k]) + loss(shallow[:, :k])
-    return tasks + T**2 * kl(last / T, shallow / T)
+    return tasks + kl(last, shallow)
 
 
 # 2. ielab/2DMSE-Reproduce
@@ -269,9 +241,9 @@ def score_alignment(student: Tensor, teacher: Tensor, tau: float) -> Tensor:
     return (mse(student, teacher) + kl(teacher / tau, student / tau)) / student.numel()
 
 
-def embedding_alignment(x: Tensor, k: int, tau: float, signs: Signs = "largest") -> Tensor:
+def embedding_alignment(x: Tensor, k: int, tau: float) -> Tensor:
     """MSE and KL of a prefix against ESE's target, over the rows, V2 (79-108, 158-169)."""
-    p = ese_target(x, k, signs)
+    p = ese_target(x, k)
     return (mse(x[:, :k], p) + kl(p / tau, x[:, :k] / tau)) / len(x)
 
 
@@ -286,7 +258,6 @@ def v2(
     embedding_align: bool = False,
     compare_to_last_layer: bool = False,
     passage_to_last_layer: bool = False,
-    signs: Signs = "largest",
 ) -> Tensor:
     """The retrieval loss, L = the last layer listed, V2 (158-302).
 
@@ -312,9 +283,9 @@ def v2(
                 teacher = scores(last if compare_to_last_layer else l, width)
                 terms.append(w[l] * score_alignment(scores(l, k), teacher, tau))
             if embedding_align:
-                terms.append(w[l] * embedding_alignment(q_states[l], k, tau, signs))
+                terms.append(w[l] * embedding_alignment(q_states[l], k, tau))
             if embedding_align and (l == last or not passage_to_last_layer):
-                terms.append(w[l] * embedding_alignment(d_states[l], k, tau, signs))
+                terms.append(w[l] * embedding_alignment(d_states[l], k, tau))
         if sub_layer_full_dim and l != last:
             terms.append(w[l] * ce(l, width))
     return add(terms)
@@ -325,16 +296,14 @@ def mse_baseline(q: Tensor, d: Tensor, k: int = 128, tau: float = 1.0) -> Tensor
     return cross_entropy(q, d, tau) + cross_entropy(q[:, :k], d[:, :k], tau)
 
 
-def bert_s(q: Tensor, d: Tensor, k: int, tau: float, normalise: bool = False) -> Tensor:
-    """States of one layer, cut after any normalisation, R (dense_seperated.py:50-88)."""
-    if normalise:
-        q, d = norm(q), norm(d)
+def bert_s(q: Tensor, d: Tensor, k: int, tau: float) -> Tensor:
+    """States of one layer, not normalised, R (dense_seperated.py:50-88)."""
     return cross_entropy(q[:, :k], d[:, :k], tau)
 
 
-def sts_mse(x_L: Tensor, k: int, loss: Loss, T: float = 1.0, signs: Signs = "largest") -> Tensor:
+def sts_mse(x_L: Tensor, k: int, loss: Loss) -> Tensor:
     """ESE without its shallow sum, R (STS_V2_Angle/angle_emb/angle.py:985)."""
-    return loss(x_L) + loss(x_L[:, :k]) + ese_align(x_L, k, T, None, signs)
+    return loss(x_L) + loss(x_L[:, :k]) + ese_align(x_L, k)
 
 
 # 3. sentence-transformers
@@ -353,46 +322,18 @@ def matryoshka(
     return add([w * loss(norm(x[:, :k])) for k, w in zip(dims, weights, strict=True)])
 
 
-def adaptive_layer(
-    states: Sequence[Tensor],
-    drawn: Sequence[int],
-    loss: Loss,
-    w_last: float = 1.0,
-    w_prior: float = 1.0,
-    w_kl: float = 1.0,
-    T: float = 0.3,
-) -> Tensor:
-    """Layers `drawn` beside the last, the teacher attached, T (AdaptiveLayerLoss.py:219-245)."""
-    last = states[-1]
-    terms = [w_last * loss(last)]
-    for l in drawn:
-        terms.append(w_prior * loss(states[l]) / (l * len(drawn)))
-        if T > 0:
-            terms.append(w_kl * T * kl(last / T, states[l] / T))
-    return add(terms)
-
-
 def matryoshka_2d(
     states: Sequence[Tensor],
     l: int,
     k_last: int,
     k_shallow: int,
     loss: Loss,
-    w_last: float = 1.0,
-    w_prior: float = 1.0,
-    w_kl: float = 1.0,
     T: float = 0.3,
-    dim_weights: Mapping[int, float] | None = None,
 ) -> Tensor:
-    """A prefix for each of two exits, KL at full width, T (Matryoshka2dLoss.py:117-132).
-
-    `dim_weights` are the matryoshka weights of the two prefixes, 1 by default.
-    """
-    of = dim_weights or {k_last: 1.0, k_shallow: 1.0}
+    """A prefix for each of two exits, KL at full width, T (Matryoshka2dLoss.py:117-132)."""
     last, shallow = states[-1], states[l]
-    tasks = w_last * matryoshka(last, [k_last], loss, [of[k_last]])
-    tasks = tasks + w_prior * matryoshka(shallow, [k_shallow], loss, [of[k_shallow]]) / l
-    return tasks + w_kl * T * kl(last / T, shallow / T) if T > 0 else tasks
+    tasks = matryoshka(last, [k_last], loss) + matryoshka(shallow, [k_shallow], loss) / l
+    return tasks + T * kl(last / T, shallow / T) if T > 0 else tasks
 
 
 # 4. Starbucks
@@ -417,16 +358,14 @@ def starbucks_retrieval(
     return add(terms)
 
 
-def starbucks_sts(
-    states: Sequence[Tensor], cuts: Sequence[Cut], whole: Cut, loss: Loss, w_kl: float = 1.0
-) -> Tensor:
+def starbucks_sts(states: Sequence[Tensor], cuts: Sequence[Cut], whole: Cut, loss: Loss) -> Tensor:
     """Normalised prefixes, KL of un-normalised ones, attached, S (sts/starbucks_loss.py:98-176)."""
     last, width = whole
     terms = [loss(norm(states[last][:, :width]))]
     for l, k in cuts:
         if l < last:
             alignment = kl(states[last][:, :k], states[l][:, :k])
-            terms.append(loss(norm(states[l][:, :k])) + w_kl * 0.3 * alignment)
+            terms.append(loss(norm(states[l][:, :k])) + 0.3 * alignment)
     return add(terms)
 
 

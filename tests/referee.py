@@ -1,11 +1,11 @@
 """A batch, the objective of a recipe on it, and the verdict: same loss, same gradients."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from formulas import DIM, DIMS, PATH, RELATIONS_TAU, SHALLOW, STAIRS, TAU, B, H, L, N, Paper
-from torch import Tensor
+from torch import Tensor, nn
 
 from m2dr.core.records import Cut
 from m2dr.core.variants import FAITHFUL, VARIANTS
@@ -16,6 +16,7 @@ from m2dr.training.terms import StepTerms, possible_steps
 WHOLE = Cut(L, H)
 SCORES = [0.9, 0.1, 0.8, 0.45, 0.9]  # of sentence pairs; from .8 on they are alike
 CLOSE = {"atol": 1e-8, "rtol": 1e-8}
+WORDS = 20
 
 
 def draw(shape: tuple[int, ...], seed: int) -> Tensor:
@@ -103,3 +104,45 @@ def same_gradients(loss: Tensor, expected: Tensor, leaves: list[Tensor]) -> None
     )
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, **CLOSE)
+
+
+class Toy(nn.Module):
+    """An encoder whose tokens see each other's mean; the first token is the embedding."""
+
+    def __init__(self, words: int = WORDS, width: int = H) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+
+        def made(*shape: int) -> nn.Parameter:
+            drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+            return nn.Parameter(drawn / shape[-1] ** 0.5 * 2)
+
+        self.words = made(words, width)
+        self.blocks = nn.ParameterList(made(width, width) for _ in range(L))
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        layers: Sequence[int],
+        tokens: Callable[[int, Tensor], None] | None = None,
+        token_layers: Collection[int] = (),
+    ) -> Tensor:
+        states, pooled = self.words[ids], []
+        real = mask[..., None].to(states.dtype)
+        for layer, block in enumerate(self.blocks, start=1):
+            mean = (states * real).sum(dim=1, keepdim=True) / real.sum(dim=1, keepdim=True)
+            states = torch.tanh(states @ block + mean) + 0.5 * states
+            if tokens is not None and layer in token_layers:
+                tokens(layer, states)
+            if layer in layers:
+                pooled.append(states[:, 0])
+        return torch.stack(pooled)
+
+    def states_of(self, ids: Tensor) -> list[Tensor]:
+        """One text alone, without padding: [m, H] of each layer."""
+        states, found = self.words[ids], []
+        for block in self.blocks:
+            states = torch.tanh(states @ block + states.mean(dim=0)) + 0.5 * states
+            found.append(states)
+        return found

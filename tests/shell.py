@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +39,39 @@ def m2dr(
         code = command.wait(LIMIT)
         out, err = (stream.read_text() for stream in streams[1:])
     return subprocess.CompletedProcess(command.words, code, out, err)
+
+
+def python(*words: object, cwd: Path | None = None, **variables: str) -> str:
+    """What another interpreter prints that ends well."""
+    ended = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=cwd, env={**ENVIRONMENT, **variables},
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from m2dr.core.files import lock_file, lock_folder
+path = Path(sys.argv[1])
+with (lock_file if path.suffix else lock_folder)(path):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that writes to `path`; it ends with the block."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "held\n"
+        yield holder
 
 
 def stopped_when(

@@ -1,13 +1,12 @@
 """BEIR's own search and evaluation drive a cut of a model, and an index of it."""
 
 import gc
-import json
 import random
 import warnings
 from pathlib import Path
 
 import pytest
-from world import make_corpus, make_model, ndcg
+from world import WORDS, make_corpus, make_model, ndcg, write_beir
 
 from m2dr import Encoder
 from m2dr.core.errors import UserError
@@ -103,13 +102,9 @@ def test_evaluation_of_beir_with_an_index_scores_as_m2dr_does(
 @pytest.fixture(scope="module")
 def own(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A folder whose queries have the ids of their documents, and an index of it."""
-    made = make_corpus(tmp_path_factory.mktemp("own") / "own", documents=12)
-    rows = [json.loads(line) for line in (made / "queries.jsonl").read_text().splitlines()]
-    lines = [json.dumps(row | {"_id": row["_id"].replace("q", "d")}) for row in rows]
-    (made / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    (made / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nd1\td2\t1\nd3\td3\t1\n")
-    for split in ("train", "dev"):
-        (made / "qrels" / f"{split}.tsv").unlink()
+    texts = {f"d{n}": " ".join(WORDS[n % 9 : n % 9 + 6]) for n in range(12)}
+    rows = [{"_id": docid, "title": "", "text": text} for docid, text in texts.items()]
+    made = write_beir(tmp_path_factory.mktemp("own") / "own", rows, texts, test=[("d1", "d2", 1)])
     root = made.parent / "indexes"
     index_corpus(IndexRequest(str(made), str(tiny_backbone), (8,), (4,), root=root, **MACHINE))
     return made, root

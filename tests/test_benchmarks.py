@@ -1,13 +1,11 @@
 """Every benchmark and script starts, and those that take seconds on tiny sizes run."""
 
-import os
 import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shell import python
 
 ROOT = Path(__file__).parents[1]
 SHARED = {"common", "timing", "gpu_cases"}  # what the others import
@@ -27,20 +25,12 @@ TINY = {
 }
 
 
-def run(words: Sequence[object], cwd: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [*map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize("path", [*PYTHON, *SHELL], ids=lambda path: path.name)
 def test_it_starts(path: Path, tmp_path: Path) -> None:
-    program = "bash" if path in SHELL else sys.executable
-
-    assert run([program, path, "--help"], tmp_path)
+    if path in SHELL:
+        assert subprocess.check_output(["bash", path, "--help"], cwd=tmp_path)
+    else:
+        assert python(path, "--help", cwd=tmp_path, PYTHONPATH=str(ROOT))
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -48,16 +38,14 @@ def test_it_prints_a_table_of_tiny_sizes(name: str, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(2000, 32))
     np.save(tmp_path / "vectors.npy", vectors.astype(np.float32))
 
-    printed = run([sys.executable, ROOT / "benchmarks" / name, *TINY[name].split()], tmp_path)
-
-    assert "|---|" in printed
+    words = (ROOT / "benchmarks" / name, *TINY[name].split())
+    assert "|---|" in python(*words, cwd=tmp_path, PYTHONPATH=str(ROOT))
 
 
 def test_every_case_of_a_gpu_runs_on_a_processor(tmp_path: Path) -> None:
     words = "training encoding search --device cpu --tiny --out"
 
-    printed = run(
-        [sys.executable, ROOT / "benchmarks" / "gpu.py", *words.split(), tmp_path], tmp_path
-    )
+    words = (ROOT / "benchmarks" / "gpu.py", *words.split(), tmp_path)
+    printed = python(*words, cwd=tmp_path, PYTHONPATH=str(ROOT))
 
     assert printed.count(" 0 failed") == 3

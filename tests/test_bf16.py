@@ -6,27 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from processes import make_pairs
 from referee import batch, encoded_batch, objective_of
 from torch import Tensor
-from world import make_corpus
 
-from m2dr.core.records import Query
-from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import VARIANTS, Compression
-from m2dr.data.loaders import open_dataset
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import export_cut, load, save
-from m2dr.model.encoder import pool
-from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.searching.search import Searcher
-from m2dr.tasks.training.train import Setup, prepare, train
+from m2dr.model.checkpoint import load
+from m2dr.tasks.training.train import Setup, prepare
 from m2dr.training.losses import compressed, compressed_all, compressed_randomised
 from m2dr.training.objective import EncodedBatch, Objective
 from m2dr.training.terms import StepTerms
@@ -34,7 +24,6 @@ from m2dr.training.terms import StepTerms
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 EXACT = {"atol": 0, "rtol": 0}
-FLOAT32 = {"atol": 1e-6, "rtol": 1e-6}  # a product in bf16 is off by 1e-3
 
 
 def mixed() -> AbstractContextManager[None]:
@@ -43,22 +32,6 @@ def mixed() -> AbstractContextManager[None]:
 
 def draw(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(13))
-
-
-@pytest.mark.parametrize("mask", [MASK, None], ids=["padded", "whole"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_the_mean_of_states_is_exact_under_autocast(
-    dtype: torch.dtype, mask: Tensor | None
-) -> None:
-    states = draw(2, 6, 32).to(dtype)
-
-    with mixed():
-        pooled = pool(states, mask, "mean", torch.nn.Identity())
-
-    weights = (MASK if mask is not None else torch.ones_like(MASK)).double()
-    exact = (states.double() * weights[..., None]).sum(1) / weights.sum(1)[:, None]
-    assert pooled.dtype == torch.float32
-    torch.testing.assert_close(pooled.double(), exact, **FLOAT32)
 
 
 SHARES = {
@@ -229,63 +202,3 @@ def test_a_step_in_bf16_is_nearly_that_in_fp32(
     assert all(p.dtype == torch.float32 for p in ours.module.parameters())
     assert loss == pytest.approx(exact_loss, rel=5e-3)
     assert float(torch.cosine_similarity(slope, exact_slope, dim=0)) > 0.999
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, backbone: Callable[[str], Path]) -> Path:
-    """A corpus, a model that was trained in bf16 and evaluated meanwhile, and an export of it."""
-    place = tmp_path_factory.mktemp("bf16")
-    make_corpus(place / "tiny")
-    settings = TrainSettings(
-        variant="elastic", corpus=str(place / "tiny"), backbone=str(backbone("modernbert")),
-        batch_size=4, steps=2, evaluate_steps=1, query_length=16, document_length=24,
-        pooling="mean", similarity="cosine", lora_rank=2, gradient_cache=64, device="cpu",
-        dtype="bf16",
-    )  # fmt: skip
-    report = train(settings, place / "model")
-    assert report.quality is not None
-    assert report.card.exit_head == "linear"
-    larger(place / "model")
-    export_cut(place / "model", 2, place / "small")
-    return place
-
-
-def larger(folder: Path) -> None:
-    """Give a model vectors that differ so much that bf16 decides few ranks."""
-    encoder, tokenizer = load(folder)
-    with torch.no_grad():
-        for weights in encoder.transformer.parameters():
-            weights.mul_(8 if weights.dim() > 1 else 1)
-    save(encoder, tokenizer, encoder.card, folder)
-
-
-TEXTS = ["read the file", "open a list of numbers", "class"]
-
-
-def cosines(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
-    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    found: NDArray[np.float32] = (left * right).sum(axis=1) / norms
-    return found
-
-
-def test_an_index_of_bf16_is_searched(place: Path) -> None:
-    given = {"root": place / "indexes", "device": "cpu", "dtype": "bf16"}
-    corpus, model = str(place / "tiny"), str(place / "model")
-    index_corpus(IndexRequest(corpus, model, (8, 32), (2, 4), **given))
-
-    for layer in (2, 4):  # of the last the request is used below
-        encoder, tokenizer = load(place / "model", layer, dtype=torch.bfloat16)
-        documents = list(open_dataset(corpus).documents())
-        contents = [document.content for document in documents]
-        rows, asked = (
-            embed_texts(encoder, tokenizer, texts, side, [layer])[0][:, :8]
-            for texts, side in ((contents, "document"), (TEXTS, "query"))
-        )
-        request = SearchRequest(corpus, model, layer, layer, 8, **given)
-        run = Searcher(request).run([Query(f"t{n}", text) for n, text in enumerate(TEXTS)], 40)
-        for number, query in enumerate(asked):
-            expected = cosines(rows, query[None])
-            found = run.rankings[f"t{number}"]
-            scores = {d.id: float(score) for d, score in zip(documents, expected, strict=True)}
-            pairs = zip(found.docids, found.scores, strict=True)
-            assert dict(pairs) == pytest.approx(scores, abs=1e-3)  # rows are stored as f16

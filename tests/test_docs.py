@@ -1,5 +1,6 @@
 """Commands of the README and of docs/ parse, and their links lead somewhere."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,3 +36,20 @@ def test_links_resolve(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text("utf-8"))):
         if not re.match(r"[a-z]+:|#", link) and Path(link).name not in MADE:
             assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+# The notebook
+
+
+NOTEBOOK = Path(__file__).parents[2] / "docs/first-steps.ipynb"
+
+
+@pytest.mark.usefixtures("here")
+def test_notebook_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {"__name__": "notebook"}
+    for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)  # noqa: S102
+
+    printed = capsys.readouterr().out
+    assert "nDCG@10" in printed

@@ -1,11 +1,9 @@
 """Encoding by several processes, killed and resumed, in bounded memory."""
 
-import hashlib
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,49 +12,11 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from shell import COMMAND, ENVIRONMENT, m2dr
-from world import make_corpus
+from shell import COMMAND, ENVIRONMENT, m2dr, python
+from world import assert_alike, made, make_corpus
 
+Made = tuple[dict[str, str], dict[str, torch.Tensor]]
 QUICK = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
-
-
-class Made:
-    """What stands under a folder of indexes; two are alike byte for byte, their exits to 1e-6."""
-
-    def __init__(self, folder: Path) -> None:
-        files = {path for path in sorted(folder.rglob("*")) if path.is_file()}
-        exits = {path for path in files if "exits" in path.parts}
-        self.digests = {
-            str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in files - exits
-        }
-        self.exits = {
-            f"{path.name} {name}": tensor
-            for path in exits
-            if path.suffix == ".safetensors"
-            for name, tensor in load_file(path).items()
-        }
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Made):
-            return NotImplemented
-        assert self.exits, "there are no exits"
-        assert self.exits.keys() == other.exits.keys()
-        for name, tensor in self.exits.items():
-            largest = float(tensor.float().abs().max())
-            apart = 1e-3 if tensor.dtype == torch.float16 else 0  # the last digit of a half float
-            assert torch.allclose(
-                tensor.float(), other.exits[name].float(), rtol=apart, atol=1e-6 * largest
-            ), name
-        differing = {
-            name
-            for name in self.digests | other.digests
-            if self.digests.get(name) != other.digests.get(name)
-        }
-        assert not differing
-        return True
-
-    __hash__ = None
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +38,7 @@ def undisturbed(
     place = tmp_path_factory.mktemp("undisturbed")
     done = m2dr(*words(corpus, tiny_backbone), cwd=place)
     assert done.returncode == 0, done.stderr
-    return Made(place / "indexes")
+    return made(place / "indexes")
 
 
 def started(place: Path, *words: str | Path) -> subprocess.Popen[str]:
@@ -117,15 +77,12 @@ def test_encoding_killed_many_times_in_a_row_ends_with_the_same_bytes(
 ) -> None:
     script = Path(__file__).with_name("killing.py")
 
-    done = subprocess.run(
-        [sys.executable, script, corpus, tiny_backbone, tmp_path / "indexes", "8", "0.6"],
-        env=QUICK, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+    words = (script, corpus, tiny_backbone, tmp_path / "indexes", 8, 0.6)
 
-    killed, code = map(int, done.stdout.split()[-2:])
-    assert killed >= 4
-    assert code == 0, done.stderr
-    assert Made(tmp_path / "indexes") == undisturbed
+    killed, code = map(int, python(*words, OMP_NUM_THREADS="1").split()[-2:])
+
+    assert (killed >= 4, code) == (True, 0)
+    assert_alike(tmp_path / "indexes", undisturbed)
 
 
 def test_what_a_killed_worker_leaves_the_others_take(
@@ -139,7 +96,7 @@ def test_what_a_killed_worker_leaves_the_others_take(
 
     assert process.returncode == 0, told
     assert "Warning: a worker ended" in told
-    assert Made(tmp_path / "indexes") == undisturbed
+    assert_alike(tmp_path / "indexes", undisturbed)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -198,11 +155,8 @@ def test_memory_does_not_grow_with_the_corpus(tiny_backbone: Path, tmp_path: Pat
     """
 
     def peak(corpus: Path, place: Path) -> float:
-        done = subprocess.run(
-            [sys.executable, "-c", PEAK, corpus, tiny_backbone, place],
-            env=QUICK, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return int(done.stdout.split()[-1]) / 1024  # MB
+        told = python("-c", PEAK, corpus, tiny_backbone, place, OMP_NUM_THREADS="1")
+        return int(told.split()[-1]) / 1024  # MB
 
     few, many = (make_corpus(tmp_path / str(n) / "many", n) for n in (1_000, 8_000))
     differences = (

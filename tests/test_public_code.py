@@ -45,12 +45,6 @@ def same(ours: Tensor, theirs: Tensor, wrt: Sequence[Tensor]) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
 
-# torch
-
-
-# numpy
-
-
 def test_the_target_is_an_exact_decomposition_of_the_dependencies() -> None:
     x = texts(6, 1)
     raw = x.detach().numpy()
@@ -65,15 +59,6 @@ def test_the_target_is_an_exact_decomposition_of_the_dependencies() -> None:
     np.testing.assert_allclose(whole, raw @ u @ np.diag(np.linalg.svd(a)[1]), atol=1e-12)
     np.testing.assert_allclose(public.ese_target(x, 3).numpy(), whole[:, :3])
     assert not public.ese_target(x, 3).requires_grad
-
-
-# sums
-
-
-# ielab retrieval and Starbucks
-
-
-# sentence-transformers
 
 
 def model_of(modules: ModuleType) -> Module:
@@ -165,31 +150,6 @@ def shallow_only(
     same(ours(0.0), theirs(0.0), states)
     value = ours(0.3) - ours(0.0)
     assert torch.autograd.grad(value, [states[-1]])[0].norm() > 0  # ours is attached
-
-
-@pytest.mark.parametrize("drawn", [[1, 2, 3], [2]])
-def test_adaptive_layers_are_those_of_sentence_transformers(
-    library: ModuleType,
-    model: Module,
-    monkeypatch: pytest.MonkeyPatch,
-    drawn: list[int],
-) -> None:
-    """Its "linear" weighs the layer of index i by 1 / (1 + i), once the only choice."""
-    states = layers(3 * B, 1)
-    base = library.MultipleNegativesRankingLoss(model)
-    monkeypatch.setattr(random, "sample", lambda *_: [l - 1 for l in drawn])
-
-    def theirs(T: float) -> Tensor:  # noqa: N803
-        loss = library.AdaptiveLayerLoss(
-            model, base, len(drawn), 2.0, 0.7, 1.5, T, layer_weighting="linear"
-        )
-        value: Tensor = loss(columns(states, 3), None)
-        return value
-
-    def ours(T: float) -> Tensor:  # noqa: N803
-        return public.adaptive_layer(states, drawn, triples, 2.0, 0.7, 1.5, T)
-
-    shallow_only(ours, theirs, states)
 
 
 def test_two_dimensional_matryoshka_is_that_of_sentence_transformers(

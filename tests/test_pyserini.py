@@ -1,14 +1,13 @@
 """Pyserini's own searcher finds in an index of m2dr what m2dr search finds."""
 
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from shell import python
 from world import make_fitted, make_model
 
 from m2dr.core.requests import IndexRequest, SearchRequest
@@ -126,13 +125,7 @@ def test_pyserini_itself_finds_what_m2dr_finds(
     folder = indexed("cosine", tiny_backbone, tiny_corpus, tmp_path)
     words = [str(folder), "2", str(DEPTH), *QUERIES.values()]
 
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *words], env=dict(os.environ), capture_output=True,
-        text=True, timeout=120, check=False,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in python("-c", SCRIPT, *words).splitlines()]
     found: Found = {name: [] for name in QUERIES}
     for number, docid, score in (rest for word, *rest in lines if word == "hit"):
         found[list(QUERIES)[int(number)]].append((docid, float(score)))

@@ -20,14 +20,12 @@ import verdicts  # noqa: E402  # the same
 from claims import (  # noqa: E402  # the same
     BERT,
     EXPERIMENTS,
-    MINILM,
     MODELS,
     Cell,
     Claim,
     Evaluation,
     Experiment,
     grids,
-    scaled,
 )
 from measuring import Measured  # noqa: E402  # the same
 from training import (  # noqa: E402  # the same
@@ -42,7 +40,6 @@ from training import (  # noqa: E402  # the same
 from m2dr.core.records import Cut, Ranking, Run  # noqa: E402  # after the scripts' folder
 from m2dr.core.settings import TrainSettings, read_settings  # noqa: E402  # the same
 from m2dr.evaluation.sentence_tasks import spearman  # noqa: E402  # the same
-from m2dr.tasks.models import default_dims  # noqa: E402  # the same
 from m2dr.tasks.training.recipe import Kind, recipe_of  # noqa: E402  # the same
 
 SHAPES = {  # layers and width, where not those of BERT base, by how a model's name begins
@@ -80,30 +77,6 @@ def test_claims_say_that_the_higher_published_value_is_above(one: Experiment) ->
     assert {c.on for c in one.claims} <= {"", *(Path(task).name for task in one.evaluation.tasks)}
     claimed = {cell.model for claim in one.claims for cell in (claim.above, claim.below)}
     assert claimed == {model.name for model in one.models}, "no model is trained for nothing"
-
-
-@EVERY
-def test_every_cell_is_one_that_both_scales_measure(one: Experiment) -> None:
-    for claim in one.claims:
-        for cell in (claim.above, claim.below):
-            if cell.cut in ("whole", "shallow", "below"):
-                continue
-            model, cut = MODELS[cell.model], Cut.parse(cell.cut)
-            last, width = shape_of(cell.model)
-            half = () if one.evaluation.searches else (width // 2,)
-            assert cut.dim in (*default_dims(width), *half), cell
-            assert cut.layer in (range(2, 13, 2) if one.evaluation.even else range(1, last + 1))
-            assert cut.layer == last or not one.evaluation.last
-            trained = Cut.parse(model.cut or cell.cut)
-            assert trained == cut or (trained.layer == cut.layer and model.prefixes)
-            if model.paper_only:
-                continue
-            here = Cut.parse(cell.at(small=True))
-            assert here.layer <= MINILM[0]
-            assert here.dim in (*default_dims(MINILM[1]), MINILM[1] // 2)
-            if model.cut and not claim.paper_only:
-                trained = Cut.parse(model.small_cut or scaled(model.cut))
-                assert here == trained or (here.layer == trained.layer and model.prefixes)
 
 
 @pytest.fixture(scope="module")

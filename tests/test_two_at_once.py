@@ -1,27 +1,15 @@
 """Two commands that would write to one place: the second is told who holds it, and ends."""
 
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from shell import held
 from world import make_backbone
 
 from m2dr import cli
 from m2dr.core.files import LOCK_NAME
 
-HOLD = """
-import sys
-from contextlib import ExitStack
-from pathlib import Path
-from m2dr.core.files import lock_file, lock_folder
-path = Path(sys.argv[1])
-with (lock_file if path.suffix else lock_folder)(path):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 SHORT = ("--steps", "2", "--device", "cpu", "--set", "evaluate_steps=0")
 CASES = {
     "train": ("train", "--variant", "plain", "--batch-size", "4", *SHORT),
@@ -29,18 +17,6 @@ CASES = {
     "mine": ("mine", "--retriever", "bm25", "--depth", "5", "--negatives", "2"),
     "evaluate": ("evaluate", "retrieval", "--layers", "4", "--dims", "8", "--device", "cpu"),
 }  # fmt: skip
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Another process that writes to `path`."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with holder:
-        assert holder.stdout
-        assert holder.stdout.readline() == "held\n"
-        yield
 
 
 def run(*words: str | Path) -> int:
@@ -65,7 +41,7 @@ def test_the_second_is_told_and_runs_when_the_first_has_ended(
 ) -> None:
     out = tmp_path / ("out.jsonl" if case == "mine" else "out")
     inputs: dict[str, Sequence[str | Path]] = {
-        "export": (backbone,),
+        "export": ("--model", backbone),
         "mine": ("--corpus", tiny_corpus),
         "evaluate": (
             "--corpus", tiny_corpus, "--model", backbone, "--indexes", tmp_path / "indexes"

@@ -3,11 +3,8 @@
 import json
 from pathlib import Path
 
-import faiss
-import numpy as np
 import pytest
 from shell import m2dr
-from world import load_auto
 
 TRAIN = ("--set", "document_length=16", "--set", "query_length=8", "--set", "evaluate_steps=4")
 
@@ -55,28 +52,3 @@ def test_a_query_of_each_layer_finds_documents_with_their_times(
     assert "tokenise" in found.stderr
     assert "encode" in found.stderr
     assert "Warning" not in found.stderr
-
-
-def test_faiss_alone_ranks_as_search_does(place: Path, tiny_corpus: Path) -> None:
-    topics = place / "topics.tsv"
-    topics.write_text("t1\tread the file\nt2\topen a list of numbers\n")
-    run = m2dr(
-        "search", "--query-layer", "3", "--dim", "16", "-k", "40", "--corpus", tiny_corpus,
-        "--topics", topics, "--run", "run.trec", cwd=place,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    from m2dr.tasks.embed import embed_texts
-
-    encoder, tokenizer = load_auto(place / "models" / "tiny-full-dim", layer=3)
-    texts = ["read the file", "open a list of numbers"]
-    queries = embed_texts(encoder, tokenizer, texts, "query", [3])[0][:, :16]
-    folder = next((place / "indexes" / "tiny").glob("*/layer-03/dim-16"))
-    docids = (folder / "docid").read_text().split()
-    scores, rows = faiss.read_index(str(folder / "index")).search(np.ascontiguousarray(queries), 40)
-
-    lines = [line.split() for line in (place / "run.trec").read_text().splitlines()]
-    for number, name in enumerate(("t1", "t2")):
-        ours = {line[2]: float(line[4]) for line in lines if line[0] == name}
-        theirs = dict(zip([docids[row] for row in rows[number]], scores[number], strict=True))
-        assert list(ours) == sorted(theirs, key=lambda d: (theirs[d], d), reverse=True)
-        assert ours == pytest.approx(theirs, abs=1e-4)

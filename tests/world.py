@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from torch import Tensor
     from transformers import PreTrainedModel
 
+    from m2dr.data.dataset import Dataset
     from m2dr.model.encoder import Encoder
     from m2dr.model.tokenizer import ModelTokenizer
 
@@ -186,6 +188,43 @@ def make_shape(folder: Path, layers: int, width: int) -> Path:
     return folder
 
 
+def write_beir(
+    folder: Path,
+    documents: "Iterable[Mapping[str, object]]",
+    queries: "Mapping[str, str]",
+    **judged: "Iterable[tuple[str, str, int]]",
+) -> Path:
+    """A folder in the layout of BEIR; judgements of each split as (query, document, relevance)."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    asked = [{"_id": name, "text": text} for name, text in queries.items()]
+    for file, rows in (("corpus", documents), ("queries", asked)):
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, found in judged.items():
+        lines = "".join(f"{query}\t{docid}\t{level}\n" for query, docid, level in found)
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    return folder
+
+
+def made_up(
+    judged: "Iterable[tuple[str, str]]",
+    documents: int = 10,
+    given: "Mapping[str, tuple[str, ...]] | None" = None,
+    name: str = "made-up",
+) -> "Dataset":
+    """Documents d0, d1, … in memory, and a split `train` in which every judged pair answers."""
+    from functools import partial
+
+    from m2dr.core.records import Document, Judgement, Query
+    from m2dr.data.dataset import Dataset, MemoryCorpus, Split
+
+    judgements = [Judgement(query, docid, 1) for query, docid in judged]
+    asked = dict.fromkeys(judgement.query_id for judgement in judgements)
+    queries = [Query(query, f"text of {query}") for query in asked]
+    corpus = MemoryCorpus(Document(f"d{n}", f"text {n}") for n in range(documents))
+    read = partial(lambda both: both, (queries, judgements))
+    return Dataset(name, corpus, {"train": Split(read, lambda: given or {})})
+
+
 def make_corpus(folder: Path, documents: int = 40) -> Path:
     """A BEIR folder whose queries share their words with one document each."""
     import random
@@ -193,16 +232,10 @@ def make_corpus(folder: Path, documents: int = 40) -> Path:
     generator = random.Random(13)
     texts = [" ".join(generator.choices(WORDS, k=8)) for _ in range(documents)]
     corpus = [{"_id": f"d{i}", "title": f"{t.split()[0]}", "text": t} for i, t in enumerate(texts)]
-    queries = [{"_id": f"q{i}", "text": " ".join(t.split()[:3])} for i, t in enumerate(texts)]
-    (folder / "qrels").mkdir(parents=True)
-    for name, rows in (("corpus", corpus), ("queries", queries)):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(lines)
+    queries = {f"q{i}": " ".join(text.split()[:3]) for i, text in enumerate(texts)}
     thirds = {"train": range(0, 24), "dev": range(24, 32), "test": range(32, documents)}
-    for split, numbers in thirds.items():
-        rows = "".join(f"q{i}\td{i}\t1\n" for i in numbers)
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
-    return folder
+    judged = {split: [(f"q{i}", f"d{i}", 1) for i in some] for split, some in thirds.items()}
+    return write_beir(folder, corpus, queries, **judged)
 
 
 def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:
@@ -219,6 +252,34 @@ def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:
     )
     fit(replace(FitSettings(str(backbone), str(texts), rotation="pca"), **settings), folder)
     return folder
+
+
+def made(folder: Path) -> "tuple[dict[str, str], dict[str, Tensor]]":
+    """What a folder of indexes holds: digests of its files, and the tensors of exits and words."""
+    from safetensors.torch import load_file
+
+    from m2dr.core.files import sha256_of
+
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    exits = [path for path in files if "exits" in path.parts]
+    tensors = {
+        f"{path.name} {name}": tensor
+        for path in exits if path.suffix == ".safetensors" for name, tensor in load_file(path).items()
+    }  # fmt: skip
+    return {str(p.relative_to(folder)): sha256_of(p) for p in {*files} - {*exits}}, tensors
+
+
+def assert_alike(folder: Path, expected: "tuple[dict[str, str], dict[str, Tensor]]") -> None:
+    """Two folders of indexes are alike byte for byte, their exits to 1e-6 of the largest number."""
+    import torch
+
+    (digests, exits), (others, tensors) = made(folder), expected
+    assert digests == others
+    assert exits.keys() == tensors.keys() != set()
+    for name, tensor in tensors.items():
+        largest = float(tensor.float().abs().max())
+        last = 1e-3 if tensor.dtype == torch.float16 else 0  # its last digit
+        torch.testing.assert_close(exits[name], tensor, rtol=last, atol=1e-6 * largest, msg=name)
 
 
 def stop_milvus(uri: str) -> None:

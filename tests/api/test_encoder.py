@@ -1,8 +1,6 @@
 """Vectors of m2dr.Encoder are those of sentence-transformers, of an index and of a search."""
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from sentence_transformers.sentence_transformer.evaluation import (
     TranslationEvaluator,
     TripletEvaluator,
 )
+from shell import python
 from world import WORDS, make_model
 
 import m2dr
@@ -132,22 +131,13 @@ def test_shapes(prompted: Path) -> None:
     )
 
 
-def python(code: str, *words: object) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *map(str, words)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
 def test_layer_0_needs_no_torch(tiny_fitted: Path) -> None:
     code = (
         "import sys, m2dr; model = m2dr.Encoder(sys.argv[1], layer=0, dim=8); "
         "print(model.encode_queries('a file').shape, *{'torch', 'transformers'} & {*sys.modules})"
     )
 
-    assert python(code, tiny_fitted) == "(8,)\n"
+    assert python("-W", "error", "-c", code, tiny_fitted) == "(8,)\n"
 
 
 @pytest.mark.parametrize(
@@ -193,6 +183,12 @@ EVALUATORS = {
         [{"query": a[0], "positive": a[1:2], "negative": b[2:]}]
     ),
     "translation": lambda a, b: TranslationEvaluator(a, b),
+    "retrieval": lambda a, b: InformationRetrievalEvaluator(
+        {f"q{n}": " ".join(text.split()[:3]) for n, text in enumerate(a)},
+        {f"d{n}": text for n, text in enumerate(b)},
+        {f"q{n}": {f"d{n}"} for n in range(len(a))},
+        truncate_dim=16,
+    ),
 }
 
 
@@ -223,44 +219,6 @@ def test_saved_cut(layers: int, prompted: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(model.encode_documents(WORDS), expected, atol=1e-5)
     with pytest.raises(UserError, match="is not empty"):
         model.save_pretrained(folder, force=True)
-
-
-def test_revision(prompted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, object]] = []
-
-    def download(name: str, **options: object) -> str:
-        asked.append({"name": name, **options})
-        return str(prompted)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-
-    m2dr.Encoder.from_pretrained(
-        "somebody/model", revision="v2", token="hf_x", cache_dir=tmp_path, **FP32
-    )
-
-    wanted = {"name": "somebody/model", "revision": "v2", "token": "hf_x", "cache_dir": tmp_path}
-    assert asked
-    assert all(wanted.items() <= one.items() for one in asked)
-
-
-def measures_of(model: object, corpus: dict[str, str], queries: dict[str, str]) -> dict[str, float]:
-    """nDCG@10 by sentence-transformers' own evaluator, of judgements by the number of a query."""
-    judged = {name: {f"d{name[1:]}"} for name in queries}
-    evaluator = InformationRetrievalEvaluator(queries, corpus, judged, truncate_dim=16)
-    return {name: value for name, value in evaluator(model).items() if "ndcg" in name}
-
-
-def test_evaluator_gives_the_measures_of_sentence_transformers(prompted: Path) -> None:
-    short = [text for text in TEXTS if len(text.split()) < 6]  # within both lengths
-    corpus = {f"d{n}": text for n, text in enumerate(short)}
-    queries = {f"q{n}": " ".join(text.split()[:3]) for n, text in enumerate(short)}
-    referee = SentenceTransformer(str(prompted), device="cpu")
-
-    model = m2dr.Encoder.from_pretrained(referee, **FP32)
-
-    expected = measures_of(referee, corpus, queries)
-    assert measures_of(model, corpus, queries) == pytest.approx(expected, abs=1e-4)
-    assert min(expected.values()) < 0.99  # not everything is found
 
 
 def test_pickled(prompted: Path) -> None:

@@ -2,9 +2,12 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
-from world import make_fitted, make_model
+import torch
+from transformers import EarlyStoppingCallback, TrainerCallback
+from world import make_model
 
 import m2dr
 from m2dr.api import EvaluatedGrid
@@ -12,9 +15,9 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
 from m2dr.core.settings import TrainSettings, read_settings
-from m2dr.model.checkpoint import read_card
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.training.train import train
+from m2dr.training.losses import contrastive
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 
@@ -97,18 +100,8 @@ def test_a_training_is_that_of_the_command(
     assert (model.layer, model.dim, model.options["dtype"]) == (4, 32, "fp32")
     with pytest.raises(UserError, match="a finished model"):
         m2dr.train(out=tmp_path / "python", **given)
-
-
-def test_a_fit_is_that_of_the_command(tiny_backbone: Path, tmp_path: Path) -> None:
-    made = make_fitted(tiny_backbone, tmp_path / "command", dtype="fp32", device="cpu")
-
-    model = m2dr.fit(
-        backbone=tiny_backbone, corpus=tmp_path / "command.txt", rotation="pca",
-        out=tmp_path / "python", **FP32,
-    )  # fmt: skip
-
-    assert model.card.fingerprint == read_card(made).fingerprint
-    assert model.cut(0, 8).encode_queries("open a file").shape == (8,)
+    with pytest.raises(m2dr.UserError, match="unknown setting 'run'"):
+        m2dr.fuse(run=1)
 
 
 def test_every_public_name_has_its_arguments() -> None:
@@ -119,12 +112,44 @@ def test_every_public_name_has_its_arguments() -> None:
     assert str(shown["learning_rate"]).startswith("learning_rate: float")
 
 
-def test_fused_by_python(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).write_text(f"q Q0 {name} 1 1.0 x\n")
+# Losses and callbacks of one's own
 
-    report = m2dr.fuse(runs=[tmp_path / "a", tmp_path / "b"], out=tmp_path / "fused")
 
-    assert (report.queries, report.documents) == (1, 2)
-    with pytest.raises(m2dr.UserError, match="unknown setting 'run'"):
-        m2dr.fuse(run=1)
+@pytest.fixture
+def given(tiny_backbone: Path, tiny_corpus: Path) -> dict[str, Any]:
+    return {
+        "variant": "full-dim", "corpus": str(tiny_corpus), "backbone": str(tiny_backbone),
+        "dims": [8], "steps": 3, "batch_size": 4, "evaluate_steps": 0, "log_steps": 1,
+        "report_to": "none", "device": "cpu", "dtype": "fp32",
+    }  # fmt: skip
+
+
+def test_loss_is_a_function_of_scores(given: dict[str, Any], tmp_path: Path) -> None:
+    seen = []
+
+    def own(logits: torch.Tensor, excluded: torch.Tensor) -> torch.Tensor:
+        seen.append((logits.shape[-2:], excluded.shape))
+        return contrastive(logits, excluded, 1.0)
+
+    usual = m2dr.train(out=tmp_path / "usual", **given)
+    same = m2dr.train(out=tmp_path / "same", loss=own, **given)
+    other = m2dr.train(out=tmp_path / "other", loss=lambda x, _: x.mean(dim=(-2, -1)), **given)
+
+    assert set(seen) == {((4, 4), (4, 4))}
+    assert same.card.fingerprint == usual.card.fingerprint
+    assert other.card.fingerprint != usual.card.fingerprint
+
+
+def test_training_stops_early_on_dev(given: dict[str, Any], tmp_path: Path) -> None:
+    changes = {"learning_rate": 1e-12, "steps": 9, "evaluate_steps": 1}  # a score that never rises
+    stop, steps = EarlyStoppingCallback(early_stopping_patience=2), list[int]()
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            steps.append(state.global_step)
+
+    m2dr.train(out=tmp_path / "m", callbacks=[stop, Watch()], **given | changes)
+
+    assert steps == [1, 2, 3]
+    with pytest.raises(m2dr.UserError, match="Early stopping needs a score"):
+        m2dr.train(out=tmp_path / "none", callbacks=[stop], **given)

@@ -86,9 +86,7 @@ def test_built_again(
     ("documents", "options", "sentence"),
     [
         ([], {}, "No documents were given"),
-        ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], {}, "Two documents have the id 'a'"),
         (["a"], {"name": ".."}, "is not that of a folder"),
-        (["a"], {"dims": [99]}, "Dim 99 was asked for"),
     ],
 )
 def test_refusals(
@@ -184,21 +182,6 @@ def test_a_killed_change_leaves_an_index_in_its_state_of_before_or_after(
     found.delete(["d2"])
     assert len(found) == len(left) - 1
     assert not list(tmp_path.rglob("changed-corpus.jsonl"))
-
-
-def test_the_folder_that_build_wrote_is_opened_by_its_name(
-    model: m2dr.Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    m2dr.Index.build(model, DOCUMENTS, folder="mine", name="x", exits=False)
-
-    index = m2dr.open_index("mine/x", **FP32)
-
-    index.add([{"id": "new", "text": TEXT}])
-    assert len(m2dr.open_index("mine/x", **FP32)) == len(index) == 10
-    assert not Path("indexes").exists()
-    with pytest.raises(UserError, match="root = "):
-        m2dr.Index.build(model, DOCUMENTS, root="other")
 
 
 @pytest.mark.parametrize("linked", ["mine", "mine/*"])

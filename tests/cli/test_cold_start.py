@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import done
-from shell import COMMAND, ENVIRONMENT
+from shell import COMMAND, ENVIRONMENT, python
 from world import make_fitted, make_model
 
 from m2dr.cli import main
@@ -93,11 +93,7 @@ def test_help_answers_in_a_third_of_a_second_without_a_library(name: str) -> Non
         f"done = CliRunner().invoke(main, {words}); assert done.exit_code == 0; "
         f"print(*{HEAVY | {'numpy', 'faiss'}} & set(sys.modules))"
     )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True, text=True
-    )
-
-    assert not loaded.stdout.split()
+    assert not python("-c", code).split()
     slowness = max(1.0, seconds_of(sys.executable, "-c", YARDSTICK) / 0.1)  # of a busy machine
     assert any(seconds_of(*COMMAND, *words) < 0.3 * slowness for _ in range(5))
 

@@ -1,11 +1,18 @@
 """Mistakes are sentences with exit code 2."""
 
+import errno
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
 import pytest
 from commands import refused, run
+from shell import COMMAND, ENVIRONMENT
+
+from m2dr.core.errors import Interrupted, UserError, sentence_of
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +32,6 @@ def indexed(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["train", "--variant", "ful-dim"], "unknown variant 'ful-dim' (Did you mean full-dim?)"),
-        (["train", "--corpus", "pydoc"], "Did you mean pydocs?"),
         (["train", "--backbone", "./nowhere"], "./nowhere"),
         (["train", "--resume"], "was never begun"),
         (["index", "corpus", "--layer", "9"], "Layer 9 was asked for; this encoder has 4"),
@@ -36,27 +41,15 @@ def indexed(
     ],
 )  # fmt: skip
 def test_mistake_is_one_sentence(
-    words: list[str],
-    sentence: str,
-    tiny_backbone: Path,
-    tiny_corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], sentence: str, tiny_backbone: Path, tiny_corpus: Path, here: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = [word.replace("CORPUS", str(tiny_corpus)) for word in words]
-    verb = words[0]
-    if verb == "train" and "--backbone" not in words:
-        words += ["--backbone", str(tiny_backbone)]
-    if verb in ("train", "index", "search", "mine") and "--corpus" not in words:
-        words += ["--corpus", str(tiny_corpus)]
-    if verb in ("index", "search", "evaluate", "mine"):
-        words += ["--model", str(tiny_backbone)]
+    model = "--model" if words[0] != "train" else "--backbone"
+    usual = () if model in words else (model, tiny_backbone)
 
-    told = refused(*words)
+    told = refused(*words, *usual, "--corpus", tiny_corpus)
 
     assert sentence in " ".join(told.split())
-    assert not (tmp_path / "models").exists()
+    assert not (here / "models").exists()
 
 
 @pytest.fixture
@@ -94,18 +87,14 @@ def test_a_model_folder_is_never_overwritten_unasked(
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
-def test_explain_prints_the_terms_and_trains_nothing(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
+def test_explain_prints_the_terms_and_trains_nothing(tiny_backbone: Path, here: Path) -> None:
     result = run("train", "--variant", "dims", "--backbone", tiny_backbone, "--explain")
 
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines()]
     assert ["L2D8", "contrastive", "0.5906"] in rows
     assert ["L4D32", "contrastive", "1.0000"] in rows
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 def test_corpus_is_an_argument_and_its_columns_are_told(
@@ -127,3 +116,77 @@ def test_corpus_is_an_argument_and_its_columns_are_told(
     assert "A corpus was given, and --corpus too" in refused(
         "index", "corpus", path, "--corpus", path
     )
+
+
+# What surrounds a command
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (UserError("Layer 7 was asked for."), "Layer 7 was asked for."),
+        (FileNotFoundError(errno.ENOENT, "No such file", "x.tsv"), "x.tsv: No such file."),
+        (OSError(errno.ENOSPC, "No space left on device"), "The disk is full: No space left"),
+        (RuntimeError("CUDA out of memory."), "There is not enough memory"),
+        (MemoryError(), "There is not enough memory"),
+        (msgspec.ValidationError("Expected `int`"), "Expected `int`"),
+        (pa.ArrowInvalid("CSV parse error\n in row 3"), "CSV parse error in row 3"),
+        (ValueError("no such norm"), "no such norm"),
+        (KeyError("bug"), ""),
+        (RuntimeError("bug"), ""),
+    ],
+)
+def test_sentence_of_an_error(error: Exception, sentence: str) -> None:
+    told = sentence_of(error)
+
+    assert told.startswith(sentence)
+    assert bool(told) == bool(sentence)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UserError("a\nb"), 2), (Interrupted("a\nb"), 1), (KeyError("a"), None)]
+)
+def test_exit_codes(error: Exception, code: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("m2dr.tasks.indexing.listing.list_stores", fail)
+    done, debugged = (run("index", "list", *flag) for flag in ([], ["--debug"]))
+
+    assert debugged.exception is error
+    if code is None:
+        assert done.exception is error
+    else:
+        assert (done.exit_code, done.stderr) == (code, "Error: a\\nb\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_output_in_any_encoding(encoding: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "index", "list", "--indexes", "日本"],
+        cwd=tmp_path, env=ENVIRONMENT | {"PYTHONIOENCODING": encoding}, capture_output=True, check=True,
+    )  # fmt: skip
+
+    assert done.stdout.decode().startswith(
+        ("日本/ holds no store", "\\u65e5\\u672c/ holds no store")
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"WORLD_SIZE": "abc"}, "RANK=0 and WORLD_SIZE=abc"),
+        ({"RANK": "1"}, "RANK=1 and WORLD_SIZE=1"),
+    ],
+)
+def test_variables_of_torchrun_are_checked(
+    variables: dict[str, str], told: str, tiny_backbone: Path, tiny_corpus: Path,
+    here: Path
+) -> None:  # fmt: skip
+    words = ("train", "--backbone", tiny_backbone, "--steps", "1", "--batch-size", "4")
+
+    done = run(*words, "--corpus", tiny_corpus, "--device", "cpu", **variables)
+
+    assert done.exit_code == 2, done.output
+    assert told in done.stderr
+    assert not list(here.iterdir())

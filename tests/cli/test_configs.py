@@ -14,7 +14,6 @@ from m2dr.tasks.training.recipe import Kind, explain, recipe_of
 from m2dr.tasks.training.train import of_cut, separate_cuts
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-README = (CONFIGS / "README.md").read_text()
 FILES = {path.stem: path for path in sorted(CONFIGS.glob("*.toml"))}
 PRETRAIN = "starbucks-smae"
 TRAIN = [name for name in FILES if name != PRETRAIN]
@@ -72,22 +71,6 @@ def test_each_file_makes_the_recipe_that_its_head_tells_of(name: str, shape: Sha
         return
     assert explain(settings, kind_of(name)).splitlines()[-1] == told[2]
     assert len(cuts) == int(told[1] or 0)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_no_result_is_left_to_a_default_that_may_change(name: str) -> None:
-    """A published experiment is complete: what decides its result stands in the file."""
-    text = FILES[name].read_text()
-    if "# Source:" not in text:
-        return
-    shared = {"backbone", "corpus", "learning_rate", "schedule", "warmup", "weight_decay", "seed"}
-    lengths = {"length"} if name == PRETRAIN else {"query_length", "document_length"}
-    compared = set() if name == PRETRAIN else {"variant", "pooling", "similarity", "temperature"}
-
-    stated = set(re.findall(r"^([a-z_]+) = ", text, re.MULTILINE))
-
-    assert not (shared | lengths | compared) - stated
-    assert stated & {"epochs", "steps"}
 
 
 def test_the_published_checkpoints_of_mipic_are_those_of_the_code(shape: Shape) -> None:

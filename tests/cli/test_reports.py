@@ -14,13 +14,12 @@ JUDGED = {"queries": {"q": "open it"}, "qrels": {"q": {"a": 1}}}
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(here: Path) -> Path:
     """The working folder, with two runs and a corpus."""
-    monkeypatch.chdir(tmp_path)
     for name in "ab":
         Path(name).write_text(f"q Q0 {name} 1 1.0 x\n")
     Path("corpus.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in DOCUMENTS))
-    return tmp_path
+    return here
 
 
 @pytest.mark.parametrize(

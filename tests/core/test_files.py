@@ -2,14 +2,13 @@
 
 import os
 import stat
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from shell import held
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import (
@@ -26,15 +25,6 @@ from m2dr.core.files import (
     write_record,
     write_text,
 )
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from m2dr.core.files import lock_folder
-with lock_folder(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
 
 
 @dataclass(frozen=True)
@@ -147,12 +137,7 @@ def test_digest_of_json_stays() -> None:
 
 def test_lock_blocks_until_its_process_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "new"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE, text=True
-    )
-    with holder:
-        assert holder.stdout
-        assert holder.stdout.readline() == "held\n"
+    with held(folder) as holder:
         with pytest.raises(UserError, match=f"is writing to {folder}"), lock_folder(folder):
             pass
         holder.kill()

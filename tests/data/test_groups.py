@@ -1,38 +1,17 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from world import made_up
 
-from m2dr.core.records import Document, Group, Judgement, Query
-from m2dr.data.dataset import Dataset, MemoryCorpus, Split
+from m2dr.core.records import Document, Group, Query
 from m2dr.data.loaders import open_dataset
 from m2dr.data.training_rows import Groups, NegativeSource, documents_of, false_negatives
-
-NO_GIVEN: dict[str, tuple[str, ...]] = {}
-
-
-def dataset(
-    judgements: Sequence[tuple[str, str, int]],
-    documents: int = 10,
-    given: dict[str, tuple[str, ...]] = NO_GIVEN,
-    texts: dict[str, str] | None = None,
-    name: str = "made-up",
-) -> Dataset:
-    """Documents d0, d1, …; judgements as (query, document, relevance)."""
-    queries = [
-        Query(query, (texts or {}).get(query, f"text of {query}"))
-        for query in dict.fromkeys(query for query, _, _ in judgements)
-    ]
-    judged = [Judgement(*judgement) for judgement in judgements]
-    corpus = MemoryCorpus(Document(f"d{n}", f"text {n}") for n in range(documents))
-    read = partial(lambda asked: asked, (queries, judged))
-    return Dataset(name, corpus, {"train": Split(read, lambda: given)})
 
 
 def ids(documents: Sequence[Document]) -> list[str]:
@@ -40,7 +19,7 @@ def ids(documents: Sequence[Document]) -> list[str]:
 
 
 def test_every_relevant_document_has_its_turn_before_one_comes_again() -> None:
-    source = dataset([("q1", f"d{n}", 1) for n in range(5)] + [("q2", "d9", 1)])
+    source = made_up([("q1", f"d{n}") for n in range(5)] + [("q2", "d9")])
     groups = Groups(source, "train", negatives=0, source="none", seed=13)
 
     def turns(epochs: range) -> list[str]:
@@ -58,8 +37,8 @@ def test_every_relevant_document_has_its_turn_before_one_comes_again() -> None:
 def test_a_group_depends_on_seed_epoch_and_place_and_not_on_what_was_read_before(
     order: list[int], seed: int, epochs: list[int]
 ) -> None:
-    judged = [(f"q{n}", f"d{m}", 1) for n in range(12) for m in range(3)]
-    source = dataset(judged, documents=30)
+    judged = [(f"q{n}", f"d{m}") for n in range(12) for m in range(3)]
+    source = made_up(judged, documents=30)
     first = Groups(source, "train", negatives=3, source="random", seed=seed)
     again = Groups(source, "train", negatives=3, source="random", seed=seed)
     expected = {}
@@ -83,7 +62,7 @@ def test_negatives_are_distinct_as_many_as_wanted_and_never_known_to_answer(
     relevant: set[int], given_rows: list[int], wanted: int, kind: NegativeSource, epoch: int
 ) -> None:
     listed = tuple(f"d{n}" for n in given_rows)
-    source = dataset([("q", f"d{n}", 1) for n in relevant], given={"q": listed, "other": ("d1",)})
+    source = made_up([("q", f"d{n}") for n in relevant], given={"q": listed, "other": ("d1",)})
     groups = Groups(source, "train", negatives=wanted, source=kind, seed=13)
     groups.set_epoch(epoch)
 
@@ -147,7 +126,7 @@ def test_clashes_are_those_of_the_definition_read_out_cell_by_cell(
 
 @pytest.mark.parametrize("name", ["quora", "other"])
 def test_a_querys_own_document_is_no_negative_where_the_data_set_drops_it(name: str) -> None:
-    source = dataset([("d0", "d1", 1), ("d1", "d0", 1), ("d2", "d3", 1)], name=name)
+    source = made_up([("d0", "d1"), ("d1", "d0"), ("d2", "d3")], name=name)
     drops = name == "quora"
     groups = Groups(source, "train", negatives=9 - drops, source="random", seed=13)
 

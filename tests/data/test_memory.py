@@ -1,18 +1,19 @@
 """Data in memory is what the same data in a file is."""
 
-from dataclasses import dataclass, field
+from collections import namedtuple
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import datasets
-import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import defstruct
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Judgement, Query
@@ -37,31 +38,11 @@ def documents(data: Any, **options: Any) -> list[Document]:
     return list(open_dataset(name_of_data(data, **options)).documents())
 
 
-@dataclass
-class Haystack:
-    id: str
-    content: str
-    meta: dict[str, object] = field(default_factory=dict)
-
-
-class NamedDocument(NamedTuple):
-    id: str
-    text: str
-    year: int
-
-
-@dataclass(slots=True)
-class SlottedDocument:
-    id: str
-    text: str
-    year: int
-
-
-class StructDocument(msgspec.Struct):
-    id: str
-    text: str
-    year: int
-
+COLUMNS = [("id", str), ("text", str), ("year", int)]
+NamedDocument = NamedTuple("NamedDocument", COLUMNS)
+SlottedDocument = make_dataclass("SlottedDocument", COLUMNS, slots=True)
+StructDocument = defstruct("StructDocument", COLUMNS)
+Haystack = make_dataclass("Haystack", ["id", "content", "meta"])
 
 FORMS = {
     "list": ROWS,
@@ -153,18 +134,8 @@ def test_columns_are_told(suffix: str, tmp_path: Path) -> None:
         name_of_data(path, {"text": "Bdy"})
 
 
-class TrecQrel(NamedTuple):
-    query_id: str
-    doc_id: str
-    relevance: int
-    iteration: str
-
-
-class GenericQuery(NamedTuple):
-    query_id: str
-    text: str
-
-
+TrecQrel = namedtuple("TrecQrel", ["query_id", "doc_id", "relevance", "iteration"])
+GenericQuery = namedtuple("GenericQuery", ["query_id", "text"])
 JUDGED: dict[str, Any] = {
     "as in BEIR": {"q": {"a": 1, "b": 0}},
     "docids": {"q": ["a"]},

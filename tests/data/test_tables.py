@@ -2,10 +2,7 @@
 
 import gzip
 import pickle
-import subprocess
-import sys
 from pathlib import Path
-from subprocess import PIPE
 from textwrap import dedent
 
 import datasets
@@ -14,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from shell import python
 from tabular import ARROW, Rows, save_to_disk, write_rows
 
 from m2dr.core.errors import UserError
@@ -335,10 +333,7 @@ def test_texts_of_large_files_stay_out_of_memory(kind: str, tmp_path: Path) -> N
         pool = pyarrow.default_memory_pool()
         print(pool.bytes_allocated() + tracemalloc.get_traced_memory()[0], pool.max_memory())
     """
-    answer = subprocess.run(
-        [sys.executable, "-c", dedent(script), str(path)], text=True, stdout=PIPE, check=True
-    )
-    rows, memory = answer.stdout.splitlines()
+    rows, memory = python("-c", dedent(script), path).splitlines()
     assert rows == "50000 word 49999 d123"
     held, peak = map(int, memory.split())
     assert held < 2**24

@@ -124,17 +124,6 @@ def test_what_no_reader_understands_is_said(
         texts(tmp_path / name)
 
 
-def test_texts_that_are_bytes_are_named(tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    table = pa.table({"id": ["1"], "text": pa.array([b"a text"], pa.binary())})
-    parquet.write_table(table, tmp_path / "a.parquet")
-
-    with pytest.raises(UserError, match="the text is b'a text'"):
-        texts(tmp_path / "a.parquet")
-
-
 # Judgements, and files that are not read
 
 

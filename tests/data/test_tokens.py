@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.data.tokens import buckets, pad, split_by_length
+from m2dr.data.tokens import Ragged, buckets, mask_tokens, masking_order, pad, split_by_length
 
 lengths_of_texts = st.lists(st.integers(0, 40), max_size=60)
 
@@ -74,3 +74,74 @@ def test_groups_by_length_hold_every_row_once_from_short_to_long(
     assert all(len(group) for group in groups)
     assert sorted(rows) == list(range(len(lengths)))
     assert rows == sorted(rows, key=lambda row: (lengths[row], row))
+
+
+# Ragged rows
+
+
+rows_of_tokens = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=7), max_size=9)
+
+
+@given(rows=rows_of_tokens, data=st.data())
+def test_some_rows_are_padded_as_they_would_be_from_lists(
+    rows: list[list[int]], data: st.DataObject
+) -> None:
+    ragged = Ragged.of(rows)
+    numbers = st.sampled_from(range(len(rows))) if rows else st.nothing()
+    chosen = data.draw(st.lists(numbers, max_size=5)) if rows else []
+
+    ids, mask = ragged.pad(chosen, pad_id=3)
+
+    expected_ids, expected_mask = pad([rows[i] for i in chosen], pad_id=3)
+    assert len(ragged) == len(rows)
+    assert ids.tolist() == expected_ids.tolist()
+    assert mask.tolist() == expected_mask.tolist()
+
+
+# Masking
+
+
+MASK, WORDS, SPECIAL = 4, 50, {0, 2, 3, 4}
+
+
+def masked(row: list[int], share: float, seed: int, turn: int = 1) -> tuple[list[int], np.ndarray]:
+    order = masking_order(row, SPECIAL, np.random.default_rng([seed, 0]))
+    return mask_tokens(row, share, order, MASK, WORDS, np.random.default_rng([seed, turn]))
+
+
+rows = st.lists(st.integers(5, WORDS - 1), max_size=60).map(lambda middle: [2, *middle, 3])
+
+
+@given(rows, st.floats(0.01, 0.99), st.integers(0, 2**32 - 1))
+def test_only_the_places_to_guess_are_changed_and_no_special_token_is_one(
+    row: list[int], share: float, seed: int
+) -> None:
+    shown, places = masked(row, share, seed)
+
+    others = np.setdiff1d(np.arange(len(row)), places)
+    assert [shown[i] for i in others] == [row[i] for i in others]
+    assert not {row[i] for i in places} & SPECIAL
+    able = len(row) - 2
+    assert len(set(places.tolist())) == len(places) == min(able, max(1, round(share * able)))
+
+
+def test_eight_of_ten_hidden_tokens_are_masks_one_is_kept_and_one_swapped() -> None:
+    row = [2, *([7] * 20_000), 3]
+
+    shown, places = masked(row, 0.5, 13)
+
+    hidden = np.array(shown)[places]
+    assert len(places) == 10_000
+    assert abs(np.mean(hidden == MASK) - 0.8) < 0.02
+    assert abs(np.mean(hidden == 7) - 0.1) < 0.02
+
+
+@given(rows, st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 2**32 - 1))
+def test_who_sees_less_has_to_guess_what_the_other_does_and_more(
+    row: list[int], one: float, other: float, seed: int
+) -> None:
+    few, many = sorted((one, other))
+    _, fewer = masked(row, few, seed)
+    _, more = masked(row, many, seed, turn=2)
+
+    assert set(fewer.tolist()) <= set(more.tolist())

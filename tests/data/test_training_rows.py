@@ -1,7 +1,6 @@
 """Pairs and groups become a data set; a teacher's scores come from columns or from files."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from world import made_up
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Judgement, Query
-from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, MemoryCorpus, Split, TeacherScore
+from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, TeacherScore
 from m2dr.data.loaders import open_dataset
 from m2dr.data.training_rows import (
     ScoredGroups,
@@ -20,8 +20,6 @@ from m2dr.data.training_rows import (
     build_dataset,
     read_scores,
 )
-
-NO_GIVEN: dict[str, tuple[str, ...]] = {}
 
 
 def test_a_pair_becomes_a_query_judged_by_its_document(write) -> None:
@@ -139,19 +137,6 @@ def test_each_text_has_one_id_and_each_id_one_text_whatever_ids_were_given(
 
 
 # A teacher's scores
-
-
-def dataset(
-    judged: Sequence[tuple[str, str]],
-    documents: int = 200,
-    given: dict[str, tuple[str, ...]] = NO_GIVEN,
-) -> Dataset:
-    """Documents d0, d1, …; every judged pair answers."""
-    queries = [Query(name, f"text of {name}") for name in dict.fromkeys(q for q, _ in judged)]
-    judgements = [Judgement(query, document, 1) for query, document in judged]
-    corpus = MemoryCorpus(Document(f"d{n}", f"text {n}") for n in range(documents))
-    read = partial(lambda both: both, (queries, judgements))
-    return Dataset("made-up", corpus, {"train": Split(read, lambda: given)})
 
 
 def groups(data: Dataset, rows: Sequence[Any], **changes: object) -> ScoredGroups:
@@ -272,7 +257,7 @@ def test_any_bytes_are_finite_scores_or_refused_in_a_sentence(
 
 
 def test_a_query_without_enough_scores_is_left_out_and_named() -> None:
-    source = dataset([("q1", "d1"), ("q2", "d2"), ("q3", "d3"), ("q4", "d4")])
+    source = made_up([(f"q{n}", f"d{n}") for n in (1, 2, 3, 4)])
     rows = [
         ("q1", "d1", 9), ("q1", "d8", 1), ("q1", "d9", 2), ("q1", "absent", 2),
         ("q2", "d2", 9), ("q2", "d9", 2),  # one other document
@@ -295,7 +280,7 @@ def test_a_query_without_enough_scores_is_left_out_and_named() -> None:
 def test_a_group_holds_scored_documents_alone_each_with_its_own_score(
     answers: set[int], scored: set[int], wanted: int, epoch: int
 ) -> None:
-    source = dataset([("q", f"d{n}") for n in answers], documents=20)
+    source = made_up([("q", f"d{n}") for n in answers], documents=20)
     rows = [("q", f"d{n}", n / 7) for n in scored]
     if not (answers & scored and len(scored - answers) >= wanted):
         with pytest.raises(UserError):
@@ -317,7 +302,7 @@ def test_a_group_holds_scored_documents_alone_each_with_its_own_score(
 
 def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:
     """A file scores a thousand documents of each of 500,000 queries, which no memory holds."""
-    source = dataset([("q", "d1999")], documents=2000)
+    source = made_up([("q", "d1999")], documents=2000)
     rows = [("q", f"d{n}", n) for n in range(2000)]
 
     made = groups(source, rows, negatives=NEGATIVES_KEPT)
@@ -385,11 +370,6 @@ def test_a_file_of_negatives_alone_or_of_some_labels_is_refused(write) -> None:
 def test_two_labels_of_a_pair_that_differ_are_refused(write) -> None:
     with pytest.raises(UserError, match="'p' is labelled both ways for 'q'"):
         open_dataset(str(write("a.tsv", "query\tanswer\tlabel", "q\tp\t1", "q\tp\t0")))
-
-
-def test_a_file_without_header_is_named_by_its_first_line(write) -> None:
-    with pytest.raises(UserError, match="how tall"):
-        open_dataset(str(write("a.tsv", "how tall is it\t\t\t330 metres.\t1")))
 
 
 def test_lists_written_as_texts_are_lists(write) -> None:

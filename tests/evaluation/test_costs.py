@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 from m2dr.core.records import Cut
 from m2dr.evaluation.costs import (
+    Candidate,
     Cost,
     Costs,
     Shape,
+    frontier,
 )
 
 CELLS = {
@@ -42,3 +44,45 @@ def test_queries_search_the_documents_that_they_were_trained_with() -> None:
 
     assert COSTS.document_layer(Cut(1, 8)) == 1
     assert fixed.document_layer(Cut(1, 8)) == 2
+
+
+# The frontier
+
+
+NAMES = ("latency", "bytes", "multiply_adds")
+few = st.sampled_from([0.5, 1.0, 1.5, 2.0, 4.0])  # so that ties are common
+tables = st.dictionaries(
+    st.builds(Cut, st.integers(1, 12), st.sampled_from([8, 16, 32, 64])),
+    st.tuples(st.sampled_from([0.1, 0.2, 0.3, 0.4]), few, few, few),
+    min_size=1,
+    max_size=20,
+).map(
+    lambda rows: [
+        Candidate(cut, quality, dict(zip(NAMES, costs, strict=True)))
+        for cut, (quality, *costs) in rows.items()
+    ]
+)
+
+
+@given(table=tables, names=st.sampled_from([NAMES[:1], NAMES[:2], NAMES]))
+def test_the_frontier_is_all_that_nothing_else_dominates(
+    table: list[Candidate], names: tuple[str, ...]
+) -> None:
+    expected = set()
+    for one in table:
+        beaten = False
+        for other in table:
+            no_worse = other.quality >= one.quality
+            better = other.quality > one.quality
+            for name in names:
+                no_worse = no_worse and other.costs[name] <= one.costs[name]
+                better = better or other.costs[name] < one.costs[name]
+            beaten = beaten or (no_worse and better)
+        if not beaten:
+            expected.add(one.cut)
+
+    found = frontier(table, names)
+
+    assert {one.cut for one in found} == expected
+    assert len(found) == len(expected)
+    assert [one.quality for one in found] == sorted((one.quality for one in found), reverse=True)

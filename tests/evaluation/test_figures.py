@@ -140,12 +140,3 @@ def test_any_name_can_be_drawn(name: str, tmp_path: Path) -> None:
     ElementTree.parse(save(figure, tmp_path / "a.svg"))  # our own file
 
     assert imread(tmp_path / "b.png").std() > 0
-
-
-def test_the_same_grid_gives_the_same_files(tmp_path: Path) -> None:
-    first, second = (draw_quality_over_dims([grid()], "RR@10") for _ in range(2))
-
-    for kind in ("png", "svg"):
-        files = [save(one, tmp_path / f"{i}.{kind}") for i, one in enumerate((first, second))]
-        assert files[0].read_bytes() == files[1].read_bytes()
-    assert "RR@10 on pydocs test, 9 queries" in files[0].read_text()

@@ -6,12 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import SentencePair
 from m2dr.evaluation.sentence_tasks import (
+    CLASS_MEASURES,
     correlations,
-    distinct,
+    learn,
     pearson,
     prefix_products,
+    sample_per_label,
+    separation,
+    separations,
     spearman,
 )
 
@@ -24,25 +27,10 @@ SCORES = st.one_of(
 SAMPLES = st.lists(st.tuples(SCORES, SCORES), min_size=3, max_size=40).map(
     lambda rows: np.array(rows).T
 )
-PAIRS = [
-    SentencePair("a", "b", 0.5),
-    SentencePair("b", "c", 0.25),
-    SentencePair("a", "a", 1.0),
-    SentencePair("c", "a", 0.5),
-]
 
 
 def vectors(rows: int = 7, width: int = 12, seed: int = 13) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
-
-
-def test_a_sentence_of_several_pairs_is_encoded_once() -> None:
-    texts, first, second = distinct(PAIRS)
-
-    assert texts == ["a", "b", "c"]
-    assert [(texts[i], texts[j]) for i, j in zip(first, second, strict=True)] == [
-        (pair.first, pair.second) for pair in PAIRS
-    ]
 
 
 @given(dims=st.sets(st.integers(1, 12), min_size=1).map(sorted), seed=st.integers(0, 99))
@@ -128,3 +116,116 @@ def test_a_vector_that_is_not_made_of_numbers_is_refused(odd: float) -> None:
 
     with pytest.raises(UserError, match="2 of 7 vectors hold values that are not numbers"):
         correlations(some, np.array([0, 1]), np.array([1, 3]), np.array([0.0, 1.0]), [4])
+
+
+# Pairs of two classes
+
+
+# Few distinct values, so that ties are common; both classes always present.
+pairs = st.lists(
+    st.tuples(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 0.5000001, 2.0]), st.booleans()),
+    min_size=2,
+    max_size=12,
+).filter(lambda found: len({alike for _, alike in found}) == 2)
+
+
+def naive(found: list[tuple[float, bool]]) -> dict[str, float]:
+    """Every threshold by hand: at each value, and above all of them."""
+    total = sum(alike for _, alike in found)
+    accuracy = f1 = precision_sum = recall_before = 0.0
+    for threshold in [np.inf, *sorted({value for value, _ in found}, reverse=True)]:
+        taken = [alike for value, alike in found if value >= threshold]
+        hits = sum(taken)
+        right = hits + sum(not alike for value, alike in found if value < threshold)
+        accuracy = max(accuracy, right / len(found))
+        if hits:
+            precision, recall = hits / len(taken), hits / total
+            f1 = max(f1, 2 * precision * recall / (precision + recall))
+            precision_sum += precision * (recall - recall_before)
+            recall_before = recall
+    return {"AP": precision_sum, "Accuracy": accuracy, "F1": f1}
+
+
+@given(found=pairs)
+def test_every_threshold_is_tried_and_none_parts_a_tie(found: list[tuple[float, bool]]) -> None:
+    similarity, alike = (np.array(column) for column in zip(*found, strict=True))
+
+    assert separation(similarity, alike) == pytest.approx(naive(found))
+
+
+def test_each_prefix_is_compared_by_cosine_and_by_dot() -> None:
+    generator = np.random.default_rng(13)
+    vectors = generator.normal(size=(9, 8)).astype(np.float32)
+    first, second = generator.integers(0, 9, size=(2, 20))
+    alike = generator.random(20) < 0.4
+
+    found = separations(vectors, first, second, alike, [2, 8])
+
+    assert set(found) == {2, 8}
+    for dim, values in found.items():
+        assert len(values) == 6
+        cut = vectors[:, :dim].astype(np.float64)
+        dots = np.array([cut[a] @ cut[b] for a, b in zip(first, second, strict=True)])
+        norms = [
+            np.linalg.norm(cut[a]) * np.linalg.norm(cut[b])
+            for a, b in zip(first, second, strict=True)
+        ]
+        expected = {f"dot-{name}": value for name, value in separation(dots, alike).items()}
+        expected |= {
+            f"cosine-{name}": value for name, value in separation(dots / norms, alike).items()
+        }
+        assert values == pytest.approx(expected)
+
+
+# Classification
+
+
+pytest.importorskip("sklearn")
+
+
+def world(seed: int = 13) -> tuple[np.ndarray, np.ndarray]:
+    """Three clouds of points, and which cloud each is of."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 3, size=60)
+    return (generator.normal(size=(60, 5)) + labels[:, None]).astype(np.float32), labels
+
+
+def test_draws_are_those_of_mteb() -> None:
+    tasks = pytest.importorskip("mteb.mocks.mock_tasks.classification")
+    from datasets import Dataset
+
+    labels = np.random.default_rng(3).choice(list("abcd"), size=50, p=[0.5, 0.3, 0.15, 0.05])
+    task = tasks.MockClassificationTask()
+    task.seed, task.samples_per_label = 42, 4
+    rows = Dataset.from_dict({"text": list(labels), "label": list(labels)})
+    places, expected = None, []
+    for number in range(3):
+        _, places, draw = task._undersample_data(rows, number, places)
+        expected.append(list(draw))
+
+    found = sample_per_label(list(labels), samples=4, experiments=3, seed=42)
+
+    assert [draw.tolist() for draw in found] == expected
+
+
+def test_measures_are_means_over_the_experiments() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    vectors, labels = world()
+    test, test_labels = world(14)
+    draws = sample_per_label([str(label) for label in labels], 4, 3, seed=5)
+
+    found = learn(vectors, labels, draws, test, test_labels, 100, 5)
+
+    accuracies, f1s = [], []
+    for draw in draws:
+        guess = LogisticRegression(max_iter=100).fit(vectors[draw], labels[draw]).predict(test)
+        accuracies.append(np.mean(guess == test_labels))
+        by_class = []
+        for label in range(3):
+            hits = np.sum((guess == label) & (test_labels == label))
+            by_class.append(2 * hits / (np.sum(guess == label) + np.sum(test_labels == label)))
+        f1s.append(np.mean(by_class))
+    assert tuple(found) == CLASS_MEASURES
+    assert found["Accuracy"] == pytest.approx(np.mean(accuracies))
+    assert found["F1"] == pytest.approx(np.mean(f1s))

@@ -87,14 +87,6 @@ def test_a_gpu_that_aborts_the_check_is_not_used_and_says_why(index, monkeypatch
     assert found == (None, "FAISS cannot use gpu 0: no kernel image.")
 
 
-def test_the_check_in_another_process_tells_of_a_faiss_without_gpus(monkeypatch) -> None:
-    if hasattr(faiss, "StandardGpuResources"):
-        pytest.skip("the installed FAISS is the one for gpus")
-    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
-
-    assert "index_cpu_to_gpu" in gpu_refusal() or "StandardGpuResources" in gpu_refusal()
-
-
 @pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,PQ4x4", "OPQ4,IVF4,PQ4x4", "Flat", "HNSW4"])
 def test_gpus_place_the_centroids_of_an_index(
     factory: str, store: Store, monkeypatch, tmp_path

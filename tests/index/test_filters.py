@@ -332,9 +332,3 @@ def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
 def test_any_text_is_a_filter_or_refused_in_a_sentence(text: str) -> None:
     with suppress(UserError):
         Filter.parse(text).expression({"a": pa.int64(), "b": pa.string()})
-
-
-def test_a_filter_that_nothing_fits_finds_nothing(ways: dict[str, Searchable]) -> None:
-    for way in ways.values():
-        found = way.where(Filter.parse("year = 4711")).ranked(NAMES, QUERIES, 3)
-        assert [ranking.docids for ranking in found.rankings.values()] == [(), (), ()]

@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.index import funnel as rooms
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.funnel import Funnel, FunnelIndex, Stage
@@ -73,29 +72,6 @@ def test_a_funnel_that_keeps_all_is_a_full_scan(
 
     np.testing.assert_array_equal(rows, exact_rows)
     np.testing.assert_allclose(scores, exact_scores, atol=3e-6)
-
-
-def test_shortlists_are_read_a_few_queries_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, store
-) -> None:
-    queries = np.random.default_rng(3).normal(size=(11, 16)).astype(np.float32)
-    funnel = FunnelIndex(store, Funnel.parse("4:20,8:10,16"))
-    whole = funnel.search(queries, 5)
-    most: list[int] = []
-    read = type(store).rows
-
-    def spy(self, ids) -> Floats:
-        most.append(len(ids))
-        return read(self, ids)
-
-    monkeypatch.setattr(type(store), "rows", spy)
-    monkeypatch.setattr(rooms, "_BYTES", 8 * 16 * 20 * 3)
-
-    divided = funnel.search(queries, 5)
-
-    assert max(most) == 3 * 20
-    for one, other in zip(whole, divided, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_another_index_may_make_the_first_shortlist(store) -> None:

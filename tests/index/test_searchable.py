@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.core.records import Ranking, Run
-from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
 from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.store import Store
@@ -60,14 +59,14 @@ def names(queries: Floats) -> list[str]:
 
 
 def naive(store: Store, queries: Floats, dim: int, k: int, drop: dict[str, str]) -> Run:
-    """Rank by every score there is, in float64; a query of zeros by none."""
+    """Rank by every score there is, in float64."""
     documents = store.rows(range(store.documents))[:, :dim].astype(np.float64)
     scores = queries[:, :dim].astype(np.float64) @ documents.T
     docids = list(store.docids)
     return Run(
         {
-            name: Ranking.of(docids, row, k, drop.get(name, "")) if any(query) else Ranking((), ())
-            for name, query, row in zip(names(queries), queries[:, :dim], scores, strict=True)
+            name: Ranking.of(docids, row, k, drop.get(name, ""))
+            for name, row in zip(names(queries), scores, strict=True)
         }
     )
 
@@ -85,27 +84,16 @@ def test_a_run_is_that_of_a_full_scan_however_many_documents_tie(
 
     run = searcher(store, queries, dim, k, drop)
 
-    assert run == naive(store, queries, dim, k, drop)
+    expected = naive(store, queries, dim, k, drop).rankings
+    if searcher is by_faiss:  # an index finds nothing for a query of zeros
+        zeros = [
+            name
+            for name, query in zip(names(queries), queries, strict=True)
+            if not any(query[:dim])
+        ]
+        expected |= dict.fromkeys(zeros, Ranking((), ()))
+    assert run == Run(expected)
     assert list(run.rankings) == names(queries)
-
-
-@pytest.mark.parametrize("similarity", ["dot"])
-def test_a_run_does_not_change_when_documents_are_added_in_another_order(
-    tmp_path: Path, build, searcher: Searcher, similarity: str
-) -> None:
-    rng = np.random.default_rng(5)
-    vectors = np.repeat(rng.integers(-9, 10, (50, 48)), 41, axis=0).astype(np.float32)
-    docids = np.array([f"d{row}" for row in range(len(vectors))])
-    queries = rng.integers(-99, 100, (7, 48)).astype(np.float32)
-
-    runs = []
-    # Whole numbers: FAISS rounds other products of one vector differently at different rows.
-    for number, order in enumerate([np.arange(len(docids)), rng.permutation(len(docids))]):
-        folder, added = tmp_path / str(number), list(docids[order])
-        made = build(folder, vectors[order], added, similarity=similarity, shard_rows=999)
-        runs.append(searcher(made, queries, 40, k=len(docids)))
-
-    assert runs[0] == runs[1]
 
 
 def test_copies_rank_by_docid_in_a_batch_of_queries(tmp_path: Path, build) -> None:
@@ -144,18 +132,3 @@ def test_what_an_engine_did_not_find_is_never_a_document(store: Store) -> None:
         run = index.ranked(["a", "b"], np.ones((2, 16), np.float32), k=3)
 
     assert [ranking.docids for ranking in run.rankings.values()] == [("d3", "d7"), ("d3",)]
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["d1", "d10", "d2", "D", "é", "z", "𝄞", "\ufffd", "doc-000000001", "doc-00000000"],
-        ["a", "ab", "abcdefgh", "abcdefghi", "abcdefg", "abcdefgh "],
-        ["x" * 70, "x" * 71, "x", "y"],
-        ["only"],
-    ],
-)
-def test_docids_sort_as_strings_do(names: list[str]) -> None:
-    ranks = Docids(encode_docids(names)).ranks()
-
-    assert [name for _, name in sorted(zip(ranks.tolist(), names, strict=True))] == sorted(names)

@@ -7,14 +7,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import sha256_of
+from m2dr.core.records import Cut
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index
-from m2dr.index.manifest import StorePlan
+from m2dr.index.manifest import (
+    IndexManifest,
+    Label,
+    StoreManifest,
+    StorePlan,
+    homes,
+    only_home,
+)
 from m2dr.index.store import (
     Store,
     StoreWriter,
@@ -26,6 +35,7 @@ from m2dr.index.store import (
     swap_in,
     text_digests,
 )
+from m2dr.index.vectors import FORMATS
 
 Floats = NDArray[np.float32]
 Build = Callable[..., Store]
@@ -121,23 +131,6 @@ def test_damaged_vectors_are_neither_indexed_nor_searched(
         with pytest.raises(UserError, match=r"vectors-00002\.f16|encoded anew|not finite"):
             build_index(open_store(store.folder), 8, engine)
     assert not list(store.folder.rglob("manifest.json"))
-
-
-@pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
-def test_a_store_is_compared_with_its_digests_once(
-    tmp_path: Path, build: Build, vectors: Floats, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = build(tmp_path / "layer-06", vectors, dtype=dtype)
-    read: list[str] = []
-    monkeypatch.setattr(
-        "m2dr.index.store.sha256_of", lambda path: read.append(path.name) or sha256_of(path)
-    )
-
-    for _ in range(2):
-        blocks = np.concatenate([block for _, block in store.blocks(7, compare=True)])
-
-    np.testing.assert_array_equal(blocks, store.rows(range(35)))
-    assert read == [f"vectors-0000{number}.{dtype}" for number in range(4)]
 
 
 @given(names=st.lists(lines, unique=True))
@@ -336,3 +329,131 @@ def test_an_exchange_that_was_stopped_is_ended(
     (new_home(home) / "syncing").unlink()
     end_sync(home)
     assert not new_home(home).exists()
+
+
+# Number formats
+
+
+matrices = arrays(
+    np.float32,
+    st.tuples(st.integers(1, 9), st.integers(1, 7)),
+    elements=st.floats(-6e4, 6e4, width=32),
+)
+# How far a coordinate may move: half a step between neighbours of the format.
+ERRORS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "f32": lambda rows: 0 * rows,
+    "f16": lambda rows: np.abs(rows) * 2**-11 + 2**-25,
+    "int8": lambda rows: np.abs(rows).max(axis=1, keepdims=True) / 127 * 0.5001 + 1e-38 + 0 * rows,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=60, deadline=None)
+@given(vectors=matrices)
+def test_what_is_kept_is_as_near_as_the_format_allows(
+    tmp_path_factory: pytest.TempPathFactory, name: str, vectors: NDArray[np.float32]
+) -> None:
+    row = FORMATS[name]
+    path = tmp_path_factory.getbasetemp() / f"packed.{name}"
+    path.write_bytes(b"".join(part.tobytes() for part in row.pack(vectors)))
+
+    parts = row.parts(path, *vectors.shape)
+
+    assert path.stat().st_size == row.bytes_of(*vectors.shape)
+    found = np.asarray(row.vectors(parts), np.float64)
+    assert (np.abs(found - vectors) <= ERRORS[name](vectors)).all()
+    assert row.vectors(parts).dtype == row.read_as
+
+
+# Manifests
+
+
+@pytest.fixture
+def manifest(label: Label) -> IndexManifest:
+    return IndexManifest("tiny", 35, 6, 8, "flat", "cosine", label, 10, "aa", "bb", "cc")
+
+
+def test_paths_are_no_part_of_what_identifies_a_store(label: Label, tmp_path: Path) -> None:
+    first = StoreManifest(
+        corpus="tiny",
+        layer=6,
+        width=16,
+        label=label,
+        documents=0,
+        shards=(),
+        docids="aa",
+        texts="b",
+    )
+    moved = replace(first, label=replace(label, model="elsewhere"))
+
+    assert first.digest == moved.digest
+    assert first.digest != replace(first, texts="cc").digest
+    replace(first, documents=3).write(tmp_path)
+    with pytest.raises(UserError, match="other numbers of rows than of documents"):
+        StoreManifest.read(tmp_path)
+
+
+def test_the_home_of_a_folder_is_found_from_within_and_from_above(
+    tmp_path: Path, manifest: IndexManifest
+) -> None:
+    one, other = tmp_path / "a" / "0123456789ab", tmp_path / "b" / "0123456789ab"
+    for home in (one, other, one.with_name("0123456789ab.new")):
+        (home / "layer-06").mkdir(parents=True)
+        (home / "layer-06" / "store.json").touch()
+    index = one / "layer-06" / "dim-8"
+    index.mkdir()
+    manifest.write(index)
+
+    assert homes(one) == homes(one / "layer-06") == homes(index) == homes(tmp_path / "a") == [one]
+    assert homes(tmp_path) == [one, other]
+    assert only_home(index) == one
+    with pytest.raises(UserError, match="holds 2 indexes"):
+        only_home(tmp_path)
+    with pytest.raises(UserError, match="holds no finished index"):
+        only_home(tmp_path / "none")
+
+
+def test_labels_agree_wherever_the_model_lies_and_name_what_differs(label: Label) -> None:
+    label.accept(replace(label, model="elsewhere", cuts=()), "tiny")
+    other = replace(label, fingerprint="f" * 64, model="models/second")
+    expected = (
+        r"tiny were encoded by model 0123456789ab \(models/first\), and the queries by "
+        r"ffffffffffff \(models/second\)"
+    )
+    with pytest.raises(UserError, match=expected):
+        label.accept(other, "tiny")
+    with pytest.raises(UserError, match=r"pooling .* against .*, similarity .* against"):
+        label.accept(replace(label, pooling="cls", similarity="dot"), "tiny")
+
+
+FITTED = ((0, 8), (6, 8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "query", "documents", "expected"),
+    [
+        ({}, (6, 16), (6, 16), None),
+        ({}, (6, 12), (6, 12), None),
+        ({}, (6, 4), (6, 4), "L6D4 was not trained"),
+        ({"cuts": ((1, 8), (6, 16)), "document_layer": "last"}, (1, 8), (6, 8), "L6D8 was not"),
+        ({}, (1, 8), (6, 8), "not aligned"),
+        ({"document_layer": "last"}, (1, 8), (6, 8), None),
+        ({"document_layer": "last"}, (1, 8), (1, 8), "against documents of layer 6"),
+        ({"cuts": FITTED}, (0, 8), (0, 8), None),
+        ({"cuts": FITTED}, (0, 8), (6, 8), "not aligned"),
+        ({"cuts": FITTED, "document_layer": "last"}, (0, 8), (6, 8), None),
+        ({"cuts": FITTED, "document_layer": "last"}, (0, 8), (0, 8), "of layer 6"),
+    ],
+)
+def test_what_was_not_trained_to_match_is_warned_of(
+    label: Label,
+    changes: dict[str, object],
+    query: tuple[int, int],
+    documents: tuple[int, int],
+    expected: str | None,
+) -> None:
+    found = replace(label, **changes).warnings(Cut(*query), Cut(*documents))  # type: ignore[arg-type]  # fields of any type
+
+    assert len(found) == (expected is not None)
+    if expected:
+        assert expected in found[0]

@@ -81,14 +81,12 @@ def test_texts_of_users_cannot_break_the_card(saved: Callable[..., Path]) -> Non
 
 @pytest.mark.parametrize("kind", ["same", "last", "fitted"])
 def test_the_commands_of_the_card_run(
-    kind: str, saved: Callable[..., Path], tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, saved: Callable[..., Path], tiny_backbone: Path, tiny_corpus: Path, here: Path
 ) -> None:  # fmt: skip
     if kind == "fitted":
-        folder = make_fitted(tiny_backbone, tmp_path / "fitted")
+        folder = make_fitted(tiny_backbone, here / "fitted")
     else:
         folder = saved(cuts=(Cut(2, 8), Cut(4, 8), Cut(4, 32)), documents=kind)
-    monkeypatch.chdir(tmp_path)
     text = (folder / "README.md").read_text()
     lines = re.findall(r"^m2dr .*", text, re.MULTILINE)
     assert len(lines) == 2

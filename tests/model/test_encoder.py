@@ -8,15 +8,25 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 from world import load_plain, make_model
 
+from m2dr.core.errors import UserError
 from m2dr.model.backbones import BACKBONES, backbone_of, cut_config
-from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.checkpoint import (
+    export_cut,
+    fingerprint,
+    load,
+    read_card,
+    read_card_file,
+    save,
+)
 from m2dr.model.devices import set_dropout
 from m2dr.model.encoder import Encoder
+from m2dr.model.hub import CARD
 from m2dr.tasks.embed import embed_tokens
 from m2dr.tasks.query import open_queries, plan_of_model
 
@@ -192,3 +202,88 @@ def test_a_text_without_a_token_is_zero(
         vectors = embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])
         assert vectors.any(-1).tolist() == [[bool(row) for row in rows]] * 2
         np.testing.assert_allclose(queries.embed(rows, [""] * len(rows)), vectors[1], atol=1e-6)
+
+
+# Token states
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_token_states_are_those_that_a_backbone_of_n_layers_gives(
+    model_type: str, pooling: str, backbone: Callable[[str], Path]
+) -> None:
+    folder = backbone(model_type)
+    encoder, _ = load(folder)
+    encoder.card = replace(encoder.card, pooling=pooling)
+    heard: dict[int, Tensor] = {}
+
+    vectors = encoder(IDS, MASK, [1, 2], tokens=heard.__setitem__, token_layers=[4, 1])
+
+    assert list(heard) == [1, 4]
+    torch.testing.assert_close(vectors, encoder(IDS, MASK)[:2], atol=1e-6, rtol=1e-6)
+    for layer, states in heard.items():
+        shallow = load_plain(
+            folder, config=cut_config(encoder.transformer.config, layer), dtype=torch.float32
+        ).eval()
+        alone = shallow(input_ids=IDS, attention_mask=MASK).last_hidden_state
+        real = MASK.bool()
+        torch.testing.assert_close(states[real], alone[real], atol=1e-5, rtol=1e-5)
+        assert states.requires_grad
+
+
+# Exit heads
+
+
+@pytest.fixture
+def encoder(backbone: Callable[[str], Path]) -> Encoder:
+    return load(backbone("bert"))[0]
+
+
+@pytest.fixture
+def headed(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A model folder with random heads on layers 1 and 3 of 4."""
+    encoder, tokenizer = load(backbone("bert"))
+    encoder.add_exit_heads([1, 3])
+    for number, head in enumerate(encoder.exit_heads.parameters()):
+        torch.nn.init.normal_(head, generator=torch.Generator().manual_seed(number))
+    save(encoder, tokenizer, encoder.card, tmp_path / "headed")
+    return tmp_path / "headed"
+
+
+def test_a_head_changes_nothing_before_training(encoder: Encoder) -> None:
+    before = encoder(IDS, MASK)
+
+    encoder.add_exit_heads([1, 2, 3])
+
+    torch.testing.assert_close(encoder(IDS, MASK), before, atol=0, rtol=0)
+
+
+def test_a_head_maps_the_vectors_of_its_layer_and_no_others(encoder: Encoder) -> None:
+    before = encoder(IDS, MASK).detach()
+    encoder.add_exit_heads([1, 3])
+    weight = torch.randn(32, 32, generator=torch.Generator().manual_seed(1))
+    encoder.exit_heads["3"].weight.data = weight
+
+    after = encoder(IDS, MASK).detach()
+
+    naive = [[sum(float(w) * float(x) for w, x in zip(row, vector, strict=True)) for row in weight]
+             for vector in before[2]]  # fmt: skip
+    torch.testing.assert_close(after[2], torch.tensor(naive), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(after[[0, 1, 3]], before[[0, 1, 3]], atol=0, rtol=0)
+
+
+def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(headed: Path) -> None:
+    assert read_card(headed).exit_head == "linear"
+    assert set(load_file(headed / "exit_heads.safetensors")) == {
+        "exit_heads.1.weight",
+        "exit_heads.3.weight",
+    }
+    before = fingerprint(headed, read_card(headed))
+
+    heads = load_file(headed / "exit_heads.safetensors")
+    heads["exit_heads.1.weight"] += 1
+    save_file(heads, headed / "exit_heads.safetensors")
+
+    assert fingerprint(headed, read_card_file(headed / CARD)) != before
+    with pytest.raises(UserError, match="were changed"):
+        load(headed)

@@ -1,7 +1,7 @@
 """Whatever runs an encoder, for queries or for documents, gives the vectors that torch gives."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -217,9 +217,6 @@ def test_several_threads_may_run_one_graph(saved: Callable[[str], Path], cache: 
                 if not np.allclose(runtime.embed(*texts[number], [2]), right[number], atol=1e-6):
                     wrong.append(int(number))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong

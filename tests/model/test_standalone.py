@@ -1,8 +1,6 @@
 """Exported cuts give the vectors of m2dr where m2dr cannot be imported."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from shell import python
 from world import make_fitted, make_model
 
 import m2dr
@@ -107,9 +106,7 @@ def elsewhere(
     """What sentence-transformers gives in a process without m2dr."""
     file = tmp_path_factory.mktemp("elsewhere") / "found.npz"
     folders = [str(folder) for name, (folder, _, _) in exported.items() if name != "fitted"]
-    line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=file.parent)
-    assert done.returncode == 0, done.stderr[-3000:]
+    python("-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), file, *folders, cwd=file.parent)
     return dict(np.load(file))
 
 

@@ -2,6 +2,9 @@
 
 import base64
 import json
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -173,10 +176,8 @@ def test_null_is_as_absent_and_base64_holds_the_floats(server: Server) -> None:
     assert server.hits(query="read", **dict.fromkeys(optional)) == server.hits(query="read")
 
 
-def test_a_grid_of_other_exits_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_grid_of_other_exits_is_not_shown() -> None:
     folder = Path("results/c/test/m")
     grid = Grid("m", "c", "test", 2, {Cut(1, 8): {"nDCG@10": 0.5}})
     write_grid(grid, folder)
@@ -274,3 +275,32 @@ def test_end_answers_what_has_arrived(world: World, tmp_path: Path) -> None:
 
         assert (statuses, code) == ([200] * 8, 0)
         assert "Traceback" not in server.log.read_text()
+
+
+# The description
+
+
+# Layers, dims, indexes and filters that a description allows need not be there.
+LEFT_OUT = "positive_data_acceptance"
+
+
+def attack(server: Server, folder: Path, examples: int) -> int:
+    """Run as many cases per operation; the number of all cases, and what was told."""
+    found = subprocess.run(
+        [
+            Path(sys.executable).with_name("schemathesis"), "run", f"{server.url}/openapi.json",
+            "--max-examples", str(examples), "--phases", "coverage,fuzzing",
+            "--exclude-checks", LEFT_OUT, "--no-color", "--seed", "13",
+        ],
+        cwd=folder, capture_output=True, text=True, timeout=3000, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout[-20000:] + found.stderr[-2000:]
+    count = re.search(r"(\d[\d,]*) generated", found.stdout)
+    assert count, found.stdout
+    return int(count[1].replace(",", ""))
+
+
+def test_no_request_of_the_description_is_answered_otherwise(
+    server: Server, tmp_path: Path
+) -> None:
+    assert attack(server, tmp_path, 10) > 100

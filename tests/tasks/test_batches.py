@@ -1,16 +1,20 @@
 """What a process puts into a batch, and what it knows of the shares of the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from m2dr.core.records import Document, Group, ModelCard, Query, SentencePair
 from m2dr.model.checkpoint import load
-from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.training import training_data
 from m2dr.tasks.training.training_data import make_batch, make_pair_batch
 from m2dr.training.module import TokenBatch
@@ -101,3 +105,104 @@ def test_scores_of_a_teacher_are_those_of_all_processes_in_the_order_of_their_qu
         np.testing.assert_array_equal(batch.teacher, expected)
     assert make(GROUPS).teacher is None
     assert make(GROUPS).tensors()["teacher"] is None
+
+
+# Pairs
+
+
+CARD = ModelCard("made up", "untrained", 2, 8, (), "same", "cls", "cosine", 0.05)
+
+
+class Letters:
+    """One token per letter."""
+
+    pad_id = 0
+
+    def __call__(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        return [[ord(letter) for letter in text][:max_length] for text in texts]
+
+
+def excluded(*pairs: tuple[str, str, float]) -> NDArray[np.bool_]:
+    return make_pair_batch(CARD, Letters(), [SentencePair(*pair) for pair in pairs]).excluded
+
+
+letters = st.sampled_from("abcd")
+batches = st.lists(
+    st.tuples(letters, letters, st.sampled_from([0.0, 0.5, 0.79, 0.8, 1.0])), min_size=1, max_size=7
+)
+
+
+@given(pairs=batches)
+def test_exclusions_are_those_of_the_definition_read_out_cell_by_cell(
+    pairs: list[tuple[str, str, float]],
+) -> None:
+    mask = excluded(*pairs)
+
+    alike = {frozenset((first, second)) for first, second, score in pairs if score >= 0.8}
+    assert not mask.diagonal().any()
+    for b, (first, _, score) in enumerate(pairs):
+        for n, (_, second, _) in enumerate(pairs):
+            if score >= 0.8 and n != b:  # no other row is ever asked
+                assert mask[b, n] == (first == second or frozenset((first, second)) in alike)
+
+
+# Encoding
+
+
+TEXTS = ["read", "a file and a list of numbers and text", "open the path", "x y z", "class"] * 9
+
+
+@pytest.mark.parametrize("budget", [1, 20, 10_000])
+def test_batches_change_neither_order_nor_vectors(
+    budget: int, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    monkeypatch.setattr("m2dr.tasks.embed.TOKENS_PER_BATCH", budget)
+
+    together = embed_texts(encoder, tokenizer, TEXTS, "document", [1, 4])
+
+    alone = [embed_texts(encoder, tokenizer, [text], "document", [1, 4]) for text in TEXTS]
+    np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=1e-5)
+
+
+def test_each_side_has_its_own_prefix_and_length(backbone: Callable[[str], Path]) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    card = replace(
+        encoder.card, query_prefix="read ", document_prefix="path ", query_length=4,
+        document_length=6,
+    )  # fmt: skip
+
+    (query,), (document,) = (
+        tokenize(card, tokenizer, ["a file line list text"], side) for side in ("query", "document")
+    )
+
+    assert query == tokenizer(["read a file line list text"], 4)[0]
+    assert document == tokenizer(["path a file line list text"], 6)[0]
+    assert (len(query), len(document)) == (4, 6)
+
+
+def test_a_batch_holds_queries_then_positives_then_negatives(
+    backbone: Callable[[str], Path],
+) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    groups = [
+        Group(
+            Query(f"q{i}", text),
+            Document(f"p{i}", f"{text} file"),
+            (Document(f"n{i}", f"{text} number class"),),
+        )
+        for i, text in enumerate(["read", "open the list", "close"])
+    ]
+
+    batch = make_batch(encoder.card, tokenizer, groups, {})
+
+    expected = [group.query.text for group in groups]
+    expected += [group.positive.text for group in groups]
+    expected += [group.negatives[0].text for group in groups]
+    found = {}
+    for ids, mask, rows in batch.texts:
+        for row_ids, row_mask, row in zip(ids, mask, rows, strict=True):
+            found[int(row)] = row_ids[row_mask == 1].tolist()
+    assert [found[i] for i in range(9)] == tokenizer(expected, 64)
+    assert batch.queries == 3
+    assert not batch.excluded.any()

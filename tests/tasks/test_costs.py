@@ -18,7 +18,7 @@ from m2dr.model.encoder import Encoder
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable
 from m2dr.tasks.evaluating.costs import Queries, measure_costs, query_times
-from m2dr.tasks.query import QueryEncoders, open_queries, plan_of_model, shape_of
+from m2dr.tasks.query import open_queries, plan_of_model, shape_of
 
 
 @pytest.mark.parametrize("model_type", BACKBONES)
@@ -117,24 +117,6 @@ def test_every_cut_asked_for_is_measured_and_kept(
     assert ((costs.corpus,), (costs.model,)) == (request.corpora, request.models)
     assert costs.query_tokens == 5  # three words, and two special tokens
     assert all(cell.latency_p50_ms <= cell.latency_p95_ms for cell in costs.cells.values())
-
-
-def test_cut_encoders_share_their_weights_and_give_the_vectors_of_the_whole(
-    tiny_backbone: Path,
-) -> None:
-    opened, how = QueryEncoders(), ("torch", "cpu", "fp32")
-    runs = {n: opened.of(plan_of_model(str(tiny_backbone), n), *how).opened for n in (4, 1, 2)}
-    encoders = {layer: run.runtime for layer, run in runs.items()}
-    whole = dict(encoders[4].named_parameters())
-    ids, mask = np.array([[2, 7, 9, 3]]), np.ones((1, 4), np.int64)
-
-    for layer in (1, 2):
-        cut = encoders[layer]
-        assert cut.layers == layer
-        for name, parameter in cut.named_parameters():
-            assert parameter.data_ptr() == whole[name].data_ptr()
-        expected = encoders[4].embed(ids, mask, [layer])
-        np.testing.assert_allclose(cut.embed(ids, mask, [layer]), expected, atol=1e-6)
 
 
 def test_a_query_costs_its_encoding_and_its_search(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from world import make_model, stopped_after
+from world import stopped_after
 
 import m2dr
 from m2dr.core.errors import Interrupted, UserError
@@ -21,8 +21,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
-from m2dr.model.graphs import INT8, OPENVINO, RUNTIMES, DocumentSource
-from m2dr.model.int8 import quantize
+from m2dr.model.graphs import INT8, OPENVINO, RUNTIMES
 from m2dr.model.words import unit_rows
 from m2dr.tasks.indexing.index import index_corpus
 
@@ -173,26 +172,6 @@ class TestInt8:
         assert cosines.mean() > 0.98
         assert not np.array_equal(exact, coarse)
 
-    def test_products_of_weights_alone_are_in_int8(
-        self, tiny_backbone: Path, tmp_path: Path
-    ) -> None:
-        import openvino
-
-        model = make_model(tiny_backbone, tmp_path / "mean")
-        source = DocumentSource(str(model), 4, "cpu", "fp32", tmp_path)
-        quantize(source, [f"word{number} and others" for number in range(32)], tmp_path / "int8")
-        (path,) = (tmp_path / "int8").glob("*.xml")
-        products = [
-            [side.get_node().get_type_name() for side in each.input_values()]
-            for each in openvino.Core().read_model(path).get_ops()
-            if each.get_type_name() == "MatMul"
-        ]
-
-        in_int8 = [sides for sides in products if "FakeQuantize" in sides]
-
-        assert len(in_int8) == 6 * 4  # of four layers
-        assert len(products) == 6 * 4 + 5  # with the mean over the tokens of each state
-
     def test_products_are_timed_on_a_processor_with_avx2_alone(self) -> None:
         code = "from m2dr.model.int8 import product_rate as rate; print(rate('int8'), rate('fp32'))"
         limited = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -259,9 +238,3 @@ class TestInt8:
             index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, "int8"))
 
         assert not list(tmp_path.glob("*/*/int8*"))
-
-    def test_a_runtime_that_lacks_it_is_refused(
-        self, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
-    ) -> None:
-        with pytest.raises(UserError, match="int8 multiplies in openvino, not in torch"):
-            index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, "int8", runtime="torch"))

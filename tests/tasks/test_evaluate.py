@@ -10,9 +10,10 @@ from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
 from m2dr.evaluation.costs import read_costs
-from m2dr.evaluation.grid import LayerScores, read_grid, read_scores
+from m2dr.evaluation.grid import LayerScores, read_grid, read_provenance, read_scores
 from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.runs import read_run
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.evaluating import rank as ranking
 from m2dr.tasks.evaluating.evaluate import EvaluateReport, evaluate
@@ -25,21 +26,20 @@ CODES = ("f32", "1", "1+")
 
 @pytest.fixture
 def place(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_backbone: Path, tiny_corpus: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """A folder with corpora of the names of BEIR, one of which drops the query's document."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("M2DR_DATA", raising=False)
     for name in ("scifact", "arguana"):
-        shutil.copytree(tiny_corpus, tmp_path / "data" / name)
+        shutil.copytree(tiny_corpus, here / "data" / name)
     # The queries of ArguAna are documents of its corpus.
-    folder = tmp_path / "data" / "arguana"
+    folder = here / "data" / "arguana"
     for path in (folder / "queries.jsonl", *(folder / "qrels").iterdir()):
         path.write_text(path.read_text().replace('"q', '"d').replace("\nq", "\nd"))
     rows = [f"d{i}\td{(i + 1) % 40}\t{i % 3}\n" for i in range(32, 40)]
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
-    shutil.copytree(tiny_backbone, tmp_path / "model")
-    return tmp_path
+    shutil.copytree(tiny_backbone, here / "model")
+    return here
 
 
 def grid(**fields: object) -> EvaluateReport:
@@ -55,6 +55,19 @@ def test_the_own_document_is_dropped_where_the_corpus_says_so() -> None:
     assert all(query not in ranking.docids for query, ranking in run.rankings.items())
     assert all(len(ranking.docids) == 39 for ranking in run.rankings.values())
     assert "the query's own document is dropped" in str(report)
+
+
+@pytest.mark.usefixtures("place")
+def test_each_grid_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/m2dr", "evaluate", "a corpus"])
+
+    made = read_provenance(grid(layers=(4,), dims=(8,)).folder / "model")
+
+    assert made is not None
+    assert (made.model, made.corpus, made.split) == ("model", "scifact", "test")
+    assert made.command == "m2dr evaluate 'a corpus'"
+    assert made.fingerprint == read_card("model").fingerprint
+    assert "torch" in made.versions
 
 
 @pytest.mark.usefixtures("place")

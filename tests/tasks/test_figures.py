@@ -74,13 +74,12 @@ def test_the_gap_to_separate_takes_one_model_per_cut(results: Path, tmp_path: Pa
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_what_cannot_be_drawn_is_a_sentence(
-    words: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], sentence: str, here: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    left(tmp_path / "mixed" / "one", "one")
-    left(tmp_path / "mixed" / "two", "two", queries=5)
-    left(tmp_path / "good", "one")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "grid.json").write_text("{\n]")
+    left(here / "mixed" / "one", "one")
+    left(here / "mixed" / "two", "two", queries=5)
+    left(here / "good", "one")
+    (here / "broken").mkdir()
+    (here / "broken" / "grid.json").write_text("{\n]")
 
     assert sentence in refused("figures", *words)

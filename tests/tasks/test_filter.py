@@ -51,10 +51,9 @@ def lines(path: Path, rows: Iterable[object]) -> Path:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c" / "qrels").mkdir(parents=True)
-    lines(tmp_path / "c" / "corpus.jsonl", DOCUMENTS)
+def corpus(here: Path) -> str:
+    (here / "c" / "qrels").mkdir(parents=True)
+    lines(here / "c" / "corpus.jsonl", DOCUMENTS)
     return "c"
 
 
@@ -76,10 +75,8 @@ def fields(home: Path) -> list[str]:
     return sorted(path.name for path in home.rglob("fields*"))
 
 
-def test_columns_of_tables_are_fields(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_columns_of_tables_are_fields(model: Path) -> None:
     rows = [
         {key: row[key] for key in ("_id", "title", "text")} | {"year": n, "vector": [0.5, 1.0]}
         for n, row in enumerate(DOCUMENTS)
@@ -104,11 +101,6 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     index(corpus, model)
     search = ("search", "--corpus", corpus, "--model", model, "--dtype", "fp32", "--filter")
 
-    done = run(*search, RECENT, "read a list", cwd=Path.cwd())
-    assert done.returncode == 0, done.stderr
-    assert {
-        line.split()[2] for line in done.stdout.splitlines() if line[:3].strip()[:1].isdigit()
-    } == FOUND
     told = run(*search, "year = 2011", "read a list", "--json", cwd=Path.cwd())
     (hit,) = json.loads(told.stdout)["hits"]
     assert (hit["docid"], hit["fields"]) == ("d11", {"year": 2011, "lang": "de"})

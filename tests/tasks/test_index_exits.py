@@ -4,13 +4,10 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
-from world import WORDS, make_model
+from world import WORDS, assert_alike, made, make_model, write_beir
 
 from m2dr import open_index
 from m2dr.core.errors import UserError
@@ -27,7 +24,6 @@ from m2dr.index.exit_files import fitting_exits
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable
 from m2dr.tasks.evaluating.evaluate import evaluate
-from m2dr.tasks.indexing import encode as encode_corpus
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.query import open_queries, plan_query
@@ -37,16 +33,12 @@ pytestmark = pytest.mark.usefixtures("exits_of_few")
 Ask = Callable[..., IndexRequest]
 
 
-def write_documents(folder: Path, seed: int = 13) -> Path:
-    """Write a corpus of 150 different documents, in the layout of BEIR."""
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    draw = np.random.default_rng(seed)
+def write_documents(folder: Path) -> Path:
+    """Write a corpus of 150 different documents."""
+    draw = np.random.default_rng(13)
     texts = [" ".join(draw.choice(WORDS, 6)) for _ in range(150)]
     rows = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q0", "text": texts[3]}) + "\n")
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td3\t1\n")
-    return folder
+    return write_beir(folder, rows, {"q0": texts[3]}, test=[("q0", "d3", 1)])
 
 
 @pytest.fixture
@@ -75,20 +67,6 @@ def fit_of(request: IndexRequest) -> FitIndexRequest:
 def search_of(request: IndexRequest) -> SearchRequest:
     return SearchRequest(
         request.corpus, request.model, root=request.root, query_layer=2, device="cpu"
-    )
-
-
-def alike(one: IndexRequest, other: IndexRequest) -> bool:
-    """Return whether two indexes have the same exits, within 1e-6 of their largest value."""
-    a, b = (
-        {**load_file(f / hub.EXITS), **load_file(f / hub.WORDS)}
-        for f in map(folder_of, (one, other))
-    )
-    return a.keys() == b.keys() and all(
-        torch.allclose(
-            a[name].float(), b[name].float(), atol=1e-6 * float(a[name].float().abs().max())
-        )
-        for name in a
     )
 
 
@@ -124,39 +102,14 @@ def test_queries_of_every_layer_search_the_documents_of_the_last(ask: Ask) -> No
 
 
 @pytest.mark.usefixtures("dtype")
-def test_exits_are_the_same_however_the_documents_were_encoded(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one process, killed and gone on with, by workers, and added to an index that had none."""
+def test_exits_are_the_same_when_they_are_fitted_later(ask: Ask) -> None:
     whole = ask()
     index_corpus(whole)
-    killed, write, calls = ask("killed"), encode_corpus.ShardEncoder._write, []
-
-    def dies(self: encode_corpus.ShardEncoder, *ran: Any) -> encode_corpus.WrittenShard:
-        calls.append(1)
-        if len(calls) == 3:
-            raise RuntimeError("the power went")
-        return write(self, *ran)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(encode_corpus.ShardEncoder, "_write", dies)
-        with pytest.raises(RuntimeError):
-            index_corpus(killed)
-    states = [path.name for path in sorted(folder_of(killed).iterdir())]
-    assert states == ["states-00000.npz", "states-00001.npz"]
-    index_corpus(killed)
-    for name in (hub.EXITS, hub.WORDS):  # to the last byte
-        assert (folder_of(killed) / name).read_bytes() == (folder_of(whole) / name).read_bytes()
-    workers = ask("workers", workers=2)
-    index_corpus(workers)
-    assert alike(whole, workers)
     bare = ask("bare", exits=False)
     index_corpus(bare)
     assert not list(bare.root.glob("*/*/exits"))
     fit_index(fit_of(bare))
-    assert alike(whole, bare)
-    for file in bare.root.rglob("vectors-*"):
-        assert (whole.root / file.relative_to(bare.root)).read_bytes() == file.read_bytes()
+    assert_alike(bare.root, made(whole.root))
 
 
 def test_a_bridge_leaves_the_exits_as_they_are(ask: Ask) -> None:

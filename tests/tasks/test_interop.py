@@ -11,15 +11,10 @@ from commands import done, refused
 from world import stop_milvus
 
 from m2dr.core.records import Query
-from m2dr.core.requests import SearchRequest
-from m2dr.data.loaders import open_dataset
+from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.evaluation.runs import read_run
-from m2dr.index.faiss import build_index
-from m2dr.index.manifest import StorePlan, store_folder
-from m2dr.index.store import Store, begin_store, open_store, text_digests
-from m2dr.model.checkpoint import load, read_card
-from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.models import label_of
+from m2dr.index.store import Store, open_store
+from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import Searcher
 
 QUERIES = [Query(f"q{n}", text) for n, text in enumerate(["read the file", "close list", "path"])]
@@ -31,19 +26,12 @@ def indexes(
 ) -> Path:
     """Layers 2 and 4 of the tiny corpus by the tiny backbone, at dims 8 and 32."""
     root = tmp_path_factory.mktemp("indexes")
-    encoder, tokenizer = load(tiny_backbone)
-    card, documents = read_card(tiny_backbone), list(open_dataset(str(tiny_corpus)).documents())
-    texts = [document.content for document in documents]
-    vectors = embed_texts(encoder, tokenizer, texts, "document", [2, 4])
-    label = label_of(card, str(tiny_backbone))
-    for layer, rows in zip((2, 4), vectors, strict=True):
-        folder = store_folder(root, tiny_corpus.name, card.fingerprint, layer)
-        plan = StorePlan(tiny_corpus.name, layer, 32, label, "f32")
-        writer = begin_store(folder, plan)
-        writer.write(0, [document.id for document in documents], rows, text_digests(texts))
-        writer.finish()
-        for dim in (8, 32):
-            build_index(open_store(folder), dim)
+    index_corpus(
+        IndexRequest(
+            str(tiny_corpus), str(tiny_backbone), dims=(8, 32), layers=(2, 4), root=root,
+            store="f32", exits=False, device="cpu", dtype="fp32",
+        )
+    )  # fmt: skip
     return root
 
 
@@ -138,10 +126,10 @@ def test_imported_vectors_search_as_those_encoded_here(
         assert found.scores == pytest.approx(expected.scores, abs=1e-5)
 
 
+@pytest.mark.usefixtures("here")
 def test_imported_vectors_are_measured_until_their_corpus_changes(
-    tmp_path: Path, theirs, tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+    theirs, tiny_backbone: Path, tiny_corpus: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny_corpus, "own")
     words = ("--corpus", "own", "--model", tiny_backbone)
     done("index", "import", *theirs, *words)

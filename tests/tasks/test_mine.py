@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from world import load_auto, make_corpus
+from world import load_auto, make_corpus, write_beir
 
 from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, MineRequest
@@ -30,16 +30,10 @@ def beir(tmp_path: Path) -> Beir:
         answers: Mapping[str, Mapping[str, int]],
         name: str = "small",
     ) -> Path:
-        folder = tmp_path / name
-        (folder / "qrels").mkdir(parents=True)
         pairs = {d: ("", t) if isinstance(t, str) else t for d, t in documents.items()}
         corpus = [{"_id": d, "title": title, "text": text} for d, (title, text) in pairs.items()]
-        asked = [{"_id": q, "text": text} for q, text in queries.items()]
-        for file, rows in (("corpus", corpus), ("queries", asked)):
-            (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        lines = [f"{q}\t{d}\t{r}\n" for q, judged in answers.items() for d, r in judged.items()]
-        (folder / "qrels" / "train.tsv").write_text("".join(lines))
-        return folder
+        judged = [(q, d, r) for q, levels in answers.items() for d, r in levels.items()]
+        return write_beir(tmp_path / name, corpus, queries, train=judged)
 
     return write
 

@@ -16,12 +16,11 @@ from m2dr.tasks.models import newest_model
 CHOSEN = "Model: models/trained, the newest in models/"
 
 
+@pytest.mark.usefixtures("here")
 def test_exports_and_pre_trained_backbones_are_passed_over_and_named(
-    tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tiny_backbone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of an older model and a newer one, then a cut of the newer and a pre-trained one."""
-    monkeypatch.chdir(tmp_path)
     models = Path("models")
     for name in ("older", "trained"):
         make_model(tiny_backbone, models / name, variant="plain")
@@ -38,10 +37,10 @@ def test_exports_and_pre_trained_backbones_are_passed_over_and_named(
     assert newest_model() == "models/older"
 
 
+@pytest.mark.usefixtures("here")
 def test_an_index_is_searched_by_its_own_model(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("m2dr.tasks.models.BUILT_IN", str(tiny_backbone))
     assert newest_model() == str(tiny_backbone)  # where nothing was trained
     make_model(tiny_backbone, Path("models/older"), variant="plain")

@@ -135,11 +135,10 @@ def measured(*corpora: object, **fields: object) -> EvaluateReport:
 
 
 @pytest.fixture
-def place(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def place(tiny_backbone: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("M2DR_DATA", raising=False)
-    shutil.copytree(tiny_backbone, tmp_path / "model")
-    return tmp_path
+    shutil.copytree(tiny_backbone, here / "model")
+    return here
 
 
 @pytest.mark.parametrize(

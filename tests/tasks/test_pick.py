@@ -121,17 +121,6 @@ def test_when_nothing_fits_the_nearest_are_named_with_what_they_lack(folder: Pat
     assert "L1D32 (nDCG@10 .2000, not .3600)" in str(told.value)
 
 
-def test_the_answer_shows_the_frontier(folder: Path) -> None:
-    choice = pick_cut(PickRequest(folder, latency_ms=2.0))
-
-    lines = str(choice).splitlines()
-    assert lines[0] == (
-        "L2D32: nDCG@10 .3900 (97.5% of L4D32); 2 ms; 128 bytes per document; "
-        "0.00203 M multiply-adds"
-    )
-    assert [line.split()[0] for line in lines[4:9]] == ["L4D32", "L2D32*", "L1D32", "L2D8", "L1D8"]
-
-
 def test_costs_of_a_model_that_was_trained_again_are_told_of(folder: Path) -> None:
     assert pick_cut(PickRequest(folder)).notes == ()
 

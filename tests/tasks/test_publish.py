@@ -3,18 +3,17 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 from commands import done, refused
-from hub_server import TOKEN, Hub, running_hub
-from huggingface_hub import ModelCard
+from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.utils import filter_repo_objects
 from markdown_it import MarkdownIt
-from shell import COMMAND, ENVIRONMENT
+from shell import python
 from world import make_backbone, make_model
 
 import m2dr
@@ -53,13 +52,19 @@ def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
 ) -> None:
     for name in ("onnx", "openvino"):
         out = done(
-            "export", tiny_fitted, "--cut", "L2D8", "--format", name, "--out", tmp_path / name
+            "export",
+            "--model",
+            tiny_fitted,
+            "--cut",
+            "L2D8",
+            "--format",
+            name,
+            "--out",
+            tmp_path / name,
         )
         assert "L2D8 encodes queries, and finds documents of L4D8" in out
     file, folders = tmp_path / "found.npz", [str(tmp_path / name) for name in ("onnx", "openvino")]
-    line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
-    ended = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    python("-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), file, *folders)
     encoder = m2dr.Encoder.from_pretrained(tiny_fitted, 2, 8, device="cpu", dtype="fp32")
     for name in ("onnx", "openvino"):
         together, alone = np.load(file)[name]
@@ -68,12 +73,12 @@ def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
         np.testing.assert_allclose(unit_rows(together), encoder.encode_queries(TEXTS), atol=1e-4)
 
 
+@pytest.mark.usefixtures("here")
 def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
-    tiny_fitted: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_fitted: Path, tiny_corpus: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     grid = m2dr.evaluate(tiny_fitted, str(tiny_corpus), layers=[2, 4], dims=[8, 32])
-    out = done("export", tiny_fitted, "--cut", "L2D8", "--out", "small")
+    out = done("export", "--model", tiny_fitted, "--cut", "L2D8", "--out", "small")
     value = grid.values("nDCG@10")
     mine, full = (next(v for c, v in value.items() if str(c) == n) for n in ("L2D8", "L4D32"))
     assert f"nDCG@10 {mine:.4f}, {full:.4f} of L4D32" in out
@@ -85,33 +90,35 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
     small = m2dr.Encoder.from_pretrained("small", device="cpu")
     index = m2dr.Index.build(small, str(tiny_corpus), dims=[8])
     assert len(index.search("open the file", k=3).hits) == 3
-    told = refused("export", "small", "--cut", "L1D8", "--out", "o")
+    told = refused("export", "--model", "small", "--cut", "L1D8", "--out", "o")
     assert "neither fitted nor trained" in told
 
 
 @pytest.mark.usefixtures("exits_of_few")
-def test_exits_of_an_index_are_exported(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_exits_of_an_index_are_exported(tiny_backbone: Path, tiny_corpus: Path) -> None:
     model = m2dr.Encoder.from_pretrained(tiny_backbone, device="cpu", dtype="fp32")
     m2dr.Index.build(model, str(tiny_corpus), dims=[32])
     (exits,) = Path("indexes").glob("*/*/exits")
-    done("export", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
+    done("export", "--model", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
     encoder, tokenizer = load(tiny_backbone, exits=exits)
     expected = embed_texts(encoder, tokenizer, TEXTS, "query", (2,))[0][:, :8]
     again = m2dr.Encoder.from_pretrained("small", device="cpu", dtype="fp32")
     if again.card.similarity == "cosine":
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(again.encode_queries(TEXTS), expected, atol=1e-5)
-    done("export", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
+    done("export", "--model", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
     assert "documents of the index of" in Path("table", "README.md").read_text()
-    error = refused("export", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o")
+    error = refused(
+        "export", "--model", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o"
+    )
     assert "exits below the last layer" in error
 
 
 def test_layer_0_is_exported_as_words(tiny_fitted: Path, tmp_path: Path) -> None:
-    out = done("export", tiny_fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "words")
+    out = done(
+        "export", "--model", tiny_fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "words"
+    )
     block = re.search(r"```python\n(.*?)```", (tmp_path / "words" / "README.md").read_text(), re.S)
     assert block is not None
     names: dict[str, np.ndarray] = {}
@@ -223,7 +230,6 @@ OTHERS = (
     "checkpoints.old/optimizer.pt", "tensorboard/events.1", ".cache/x", ".m2dr.lock", "train.log",
     "optimizer.bin", "pytorch_model.bin", "notes.json", "1_Pooling/x.bin", "onnx/model.safetensors",
 )  # fmt: skip
-Pushing = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -236,86 +242,96 @@ def model(tiny_backbone: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with running_hub() as found:
-        yield found
-
-
-@pytest.fixture
-def environment(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    return {
-        **ENVIRONMENT, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN,
-        "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1",
-        "no_proxy": "127.0.0.1",
-    }  # fmt: skip
-
-
-@pytest.fixture
-def push(model: Path, environment: dict[str, str], tmp_path: Path) -> Pushing:
-    def run(*words: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, "push", *map(str, words or (model, "me/tiny"))], cwd=tmp_path,
-            env={**environment, **changes}, capture_output=True, text=True, timeout=120,
-            check=False,
-        )  # fmt: skip
-
-    return run
-
-
 def own(model: Path) -> dict[str, bytes]:
     return {name: (model / name).read_bytes() for name in OWN}
 
 
-def received(hub: Hub) -> dict[str, bytes]:
-    return {name: data for name, data in hub.files("me/tiny").items() if name[0] != "."}
+class Hub:
+    """Repositories in memory, behind the calls of the hub's client that m2dr makes."""
+
+    def __init__(self) -> None:
+        self.heads: dict[tuple[str, str], dict[str, bytes]] = {}  # of a repository and a branch
+        self.private: dict[str, bool] = {}
+        self.messages: list[str] = []
+
+    def create_repo(self, name: str, private: bool | None, **_: object) -> None:
+        if name not in self.private:
+            self.private[name], self.heads[name, "main"] = bool(private), {".gitattributes": b""}
+
+    def model_info(self, name: str) -> object:
+        return SimpleNamespace(private=self.private[name])
+
+    def create_branch(self, name: str, branch: str, **_: object) -> None:
+        self.heads.setdefault((name, branch), self.heads[name, "main"])
+
+    def list_repo_files(self, name: str, revision: str) -> list[str]:
+        return [*self.heads[name, revision]]
+
+    def upload_folder(
+        self, repo_id: str, folder_path: Path, revision: str, commit_message: str,
+        allow_patterns: list[str], delete_patterns: list[str],
+    ) -> object:  # fmt: skip
+        head = self.heads[repo_id, revision]
+        files = [str(p.relative_to(folder_path)) for p in folder_path.rglob("*") if p.is_file()]
+        sent = filter_repo_objects(files, allow_patterns=allow_patterns)
+        kept = filter_repo_objects(head, ignore_patterns=delete_patterns)
+        self.heads[repo_id, revision] = {name: head[name] for name in kept} | {
+            name: (folder_path / name).read_bytes() for name in sent
+        }
+        self.messages.append(commit_message)
+        return SimpleNamespace(commit_url=f"hub/{repo_id}/{revision}", oid="0")
 
 
-def test_the_hub_receives_exactly_the_files_listed(push: Pushing, hub: Hub, model: Path) -> None:
-    listed = push(model, "me/tiny", "--dry-run")
-    assert hub.asked == []
-    assert "nothing was sent" in listed.stdout
-    done = push(model, "me/tiny", "--private", "--message", "First one")
-    assert done.returncode == 0, done.stderr
-    assert received(hub) == own(model)
-    assert {line.split()[1] for line in listed.stdout.splitlines()[:-1]} == OWN
-    assert done.stdout.splitlines()[:-1] == listed.stdout.splitlines()[:-1]
-    assert f"{hub.url}/me/tiny/commit/{hub.branches['me/tiny', 'main']}" in done.stdout
-    assert (hub.private, hub.messages) == ({"me/tiny"}, ["First one"])
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    hub, client = Hub(), create_autospec(HfApi, instance=True)
+    for name in ("create_repo", "model_info", "create_branch", "list_repo_files", "upload_folder"):
+        getattr(client, name).side_effect = getattr(hub, name)
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda **_: client)
+    monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+    return hub
 
 
-CODE = """if True:
-    import sys, m2dr, numpy
-    model = m2dr.Encoder.from_pretrained(sys.argv[1], layer=2, dtype="fp32", device="cpu")
-    print(model.push_to_hub("me/tiny", revision="v2", private=True))
-    again = m2dr.Encoder.from_pretrained("me/tiny", revision="v2", dtype="fp32", device="cpu")
-    texts = ["open a file", "a list"]
-    numpy.testing.assert_allclose(again.encode_queries(texts), model.encode_queries(texts), atol=1e-6)
-    print(again.card.layers)"""
+def test_the_hub_receives_exactly_the_files_listed(hub: Hub, model: Path) -> None:
+    listed = done("push", model, "me/tiny", "--dry-run")
+    assert not hub.heads
+    assert "nothing was sent" in listed
+    told = done("push", model, "me/tiny", "--private", "--message", "First one")
+    files = hub.heads["me/tiny", "main"]
+    assert {n: data for n, data in files.items() if n[0] != "."} == own(model)
+    assert {line.split()[1] for line in listed.splitlines()[:-1]} == OWN
+    assert told.splitlines()[:-1] == listed.splitlines()[:-1]
+    assert "hub/me/tiny/main" in told
+    assert (hub.private, hub.messages) == ({"me/tiny": True}, ["First one"])
 
 
 def test_a_model_goes_to_a_branch_and_comes_back(
-    push: Pushing, hub: Hub, model: Path, environment: dict[str, str], tmp_path: Path
+    hub: Hub, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert push(model, "me/tiny", "--private").returncode == 0
-    before = hub.files("me/tiny")
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, model], env=environment, cwd=tmp_path, capture_output=True,
-        text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    commit = hub.branches["me/tiny", "v2"]
-    assert done.stdout.splitlines() == [f"{hub.url}/me/tiny/commit/{commit}", "2"]
-    assert hub.files("me/tiny") == before
+    def download(name: str, revision: str, **_: object) -> str:
+        for file, data in hub.heads[name, revision].items():
+            (tmp_path / "copy" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "copy" / file).write_bytes(data)
+        return str(tmp_path / "copy")
+
+    done("push", model, "me/tiny", "--private")
+    before = hub.heads["me/tiny", "main"]
+    sent = m2dr.Encoder.from_pretrained(model, layer=2, dtype="fp32", device="cpu")
+
+    url = sent.push_to_hub("me/tiny", revision="v2", private=True)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    again = m2dr.Encoder.from_pretrained("me/tiny", revision="v2", dtype="fp32", device="cpu")
+    np.testing.assert_allclose(again.encode_queries(TEXTS), sent.encode_queries(TEXTS), atol=1e-6)
+    assert (again.card.layers, url) == (2, "hub/me/tiny/v2")
+    assert hub.heads["me/tiny", "main"] == before
     # Settings of the earlier model, which this one does not have, are gone.
-    assert set(before) - set(hub.files("me/tiny", "v2")) == {"settings.json"}
+    assert set(before) - set(hub.heads["me/tiny", "v2"]) == {"settings.json"}
 
 
-def test_a_public_repository_is_not_sent_what_should_be_private(
-    push: Pushing, hub: Hub, model: Path
-) -> None:
-    hub.commit("me/tiny", "main", {"README.md": b"public"})
-    done = push(model, "me/tiny", "--private")
-    assert done.returncode == 2
-    assert "me/tiny was to be private and is public" in done.stderr
-    assert hub.files("me/tiny") == {"README.md": b"public"}
+def test_a_public_repository_is_not_sent_what_should_be_private(hub: Hub, model: Path) -> None:
+    hub.create_repo("me/tiny", private=False)
+    assert "me/tiny was to be private and is public" in refused(
+        "push", model, "me/tiny", "--private"
+    )
+    assert set(hub.heads["me/tiny", "main"]) == {".gitattributes"}

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from world import write_beir
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings, read_settings
@@ -117,13 +118,12 @@ def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
 
 
 def test_dev_drops_the_querys_own_document(tiny_backbone: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "quora"
-    (folder / "qrels").mkdir(parents=True)
-    rows = "".join(f'{{"_id": "{name}", "text": "{name}"}}\n' for name in ("list", "string"))
-    for name in ("corpus", "queries"):
-        (folder / f"{name}.jsonl").write_text(rows)
-    for split in ("train", "dev"):
-        (folder / "qrels" / f"{split}.tsv").write_text("list\tstring\t1\nstring\tlist\t1\n")
+    texts, judged = (
+        {"list": "list", "string": "string"},
+        [("list", "string", 1), ("string", "list", 1)],
+    )
+    rows = [{"_id": name, "text": name} for name in texts]
+    folder = write_beir(tmp_path / "quora", rows, texts, train=judged, dev=judged)
 
     quality = open_training_data(TrainSettings(corpus=str(folder))).quality
 

@@ -1,7 +1,7 @@
 """One searcher over every way to search, from the command line and from Python."""
 
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -108,10 +108,7 @@ def test_threads_find_what_one_finds(opened: m2dr.Index) -> None:
             if found != expected[cut, text]:
                 wrong.append((cut, text))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
     assert not wrong

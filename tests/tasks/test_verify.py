@@ -1,4 +1,3 @@
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,25 +44,6 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("vectors-00002.f16", r"vectors-00002\.f16 is missing or not the file"),
-        ("docids.txt", r"docids\.txt"),
-        ("dim-8/index", r"index is not the file that was written"),
-        ("dim-8/docid", r"docid does not hold the docids that were written"),
-    ],
-)
-def test_one_flipped_bit_is_found(folder: Path, tiny_corpus: Path, name: str, reason: str) -> None:
-    flip(folder / name)
-
-    found = run("index", "verify", folder, "--corpus", tiny_corpus, "--device", "cpu")
-
-    assert found.exit_code == 2
-    assert "WRONG" in found.output
-    assert re.search(reason, problems(folder, tiny_corpus), re.DOTALL)
-
-
 def test_vectors_that_the_model_would_not_give_are_found_by_the_sample(
     folder: Path, tiny_corpus: Path
 ) -> None:
@@ -77,6 +57,8 @@ def test_vectors_that_the_model_would_not_give_are_found_by_the_sample(
     changed = replace(shard, sha256=sha256_of(folder / shard.name))
     replace(held, shards=(changed, *held.shards[1:])).write(folder)
 
+    told = run("index", "verify", folder, "--corpus", tiny_corpus, "--device", "cpu", "--sample", 4)
+    assert (told.exit_code, "WRONG" in told.output) == (2, True)
     assert "'d0'" in problems(folder, tiny_corpus)
     assert "cosine -1.000" in problems(folder, tiny_corpus)
     assert not problems(folder, tiny_corpus, sample=0)

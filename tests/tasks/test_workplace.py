@@ -64,21 +64,6 @@ def test_a_training_that_died_before_its_first_checkpoint_is_begun_again(
     assert not (folder / "checkpoints").exists()
 
 
-def test_a_checkpoint_is_kept_until_someone_says_otherwise(
-    settings: TrainSettings, dying, tmp_path: Path
-) -> None:
-    patched = dying(2)
-    dies(train, settings, tmp_path)
-    patched.undo()
-    assert (tmp_path / "checkpoints" / "checkpoint-2").exists()
-
-    with pytest.raises(UserError, match="holds an interrupted training, which --resume goes on"):
-        train(settings, tmp_path)
-
-    train(settings, tmp_path, resume=True)
-    assert read_card(tmp_path).variant == "plain"
-
-
 def test_an_export_that_died_is_written_again_and_is_no_model_before(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

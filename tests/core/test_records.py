@@ -1,3 +1,7 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import pytrec_eval
@@ -5,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Ranking
+from m2dr.core.files import write_record
+from m2dr.core.records import Cut, ModelCard, Ranking
+from m2dr.model.checkpoint import read_card_file
 
 # Few distinct values, so that ties are common; 1 + 1e-9 ties with 1 only as float32.
 SCORES = st.sampled_from([-1.5, -0.0, 0.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-6, 3.25, 1e-42])
@@ -60,3 +66,54 @@ def test_a_score_that_is_not_a_number_is_refused() -> None:
 def test_a_document_that_comes_twice_is_refused() -> None:
     with pytest.raises(UserError, match="Document 'd1' comes twice in one ranking"):
         Ranking.of(["d1", "d2", "d1"], [3.0, 2.0, 1.0])
+
+
+# Cuts
+
+
+def test_cuts_sort_by_layer_and_then_by_dim() -> None:
+    cuts = [Cut(2, 8), Cut(1, 128), Cut(10, 8), Cut(0, 384), Cut(1, 16)]
+
+    assert sorted(cuts) == [Cut(0, 384), Cut(1, 16), Cut(1, 128), Cut(2, 8), Cut(10, 8)]
+
+
+@pytest.mark.parametrize("cut", [Cut(0, 64), Cut(12, 768)])
+def test_a_printed_cut_is_read_back_as_the_same(cut: Cut) -> None:
+    assert Cut.parse(str(cut)) == cut
+
+
+@pytest.mark.parametrize("word", ["L-1D64", "L0D0", "L4", "l4d8", "D8L4", ""])
+def test_a_word_that_names_no_cut_is_refused(word: str) -> None:
+    with pytest.raises(UserError, match=r"is no cut|A cut has"):
+        Cut.parse(word)
+
+
+# Cards
+
+
+CARD = ModelCard(
+    backbone="some backbone", variant="plain", layers=6, width=384, cuts=(Cut(6, 384),),
+    documents="last", pooling="mean", similarity="cosine", temperature=0.05, fingerprint="0" * 64,
+)  # fmt: skip
+FITTED = replace(CARD, exit_head="fitted", cuts=(Cut(0, 64), Cut(6, 384)))
+
+
+@pytest.mark.parametrize("cut", [Cut(0, 1), Cut(0, 384), Cut(6, 384)])
+def test_a_fitted_model_has_layer_0_at_every_dim(cut: Cut) -> None:
+    assert FITTED.lowest_layer == 0
+    assert FITTED.check(cut) == cut
+
+
+def test_a_fitted_card_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    write_record(tmp_path / "m2dr.json", FITTED)
+
+    assert read_card_file(tmp_path / "m2dr.json") == FITTED
+
+
+def test_a_card_with_layer_0_among_its_cuts_is_of_a_fitted_model(tmp_path: Path) -> None:
+    path = tmp_path / "m2dr.json"
+    write_record(path, FITTED)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "exit_head": "linear"}))
+
+    with pytest.raises(UserError, match="holds sizes or cuts that no model has"):
+        read_card_file(path)
