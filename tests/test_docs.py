@@ -41,7 +41,7 @@ def test_links_resolve(page: Path) -> None:
 # The notebook
 
 
-NOTEBOOK = Path(__file__).parents[2] / "docs/first-steps.ipynb"
+NOTEBOOK = ROOT / "docs/first-steps.ipynb"
 
 
 @pytest.mark.usefixtures("here")
