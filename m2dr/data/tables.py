@@ -28,6 +28,7 @@ from m2dr.data.text_files import (
     first_line,
     lines,
     reading,
+    texts_of,
 )
 
 if TYPE_CHECKING:
@@ -526,8 +527,7 @@ def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
     data = decoded(content(path))
     answer = isinstance(data, dict) and data.get("object") == "list"  # of an API, over lines
     rows = [data] if answer else rows_of(data)
-    found = [msgspec.json.encode(row).decode() for row in rows]
-    yield pa.record_batch([pa.array(found, pa.string())], [LINE])
+    yield pa.record_batch([texts_of([msgspec.json.encode(row) for row in rows])], [LINE])
 
 
 def _of_arrow(path: Path) -> "Iterator[pa.RecordBatch]":

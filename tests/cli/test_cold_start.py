@@ -16,7 +16,16 @@ from m2dr.index.exit_files import exits_folder
 from m2dr.index.store import open_store
 from m2dr.model.words import WordTable
 
-HEAVY = {"torch", "transformers", "scipy", "sklearn", "matplotlib", "huggingface_hub", "tqdm"}
+HEAVY = {
+    "torch",
+    "pandas",
+    "transformers",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "huggingface_hub",
+    "tqdm",
+}
 QUERY = "read a line of text"
 # What starts in a tenth of a second where a help does in a sixth.
 YARDSTICK = "import asyncio, dataclasses, decimal, http.client, importlib.metadata, unittest"
