@@ -243,7 +243,7 @@ def blended(
         Rows, increasing, and scores of the documents that may be among the best `k`; each shares a
         word with the query or is among `rows`.
     """
-    total = words * np.float32(weight / (words.max(initial=0) or 1))
+    total = words / (words.max(initial=0) or np.float32(1)) * np.float32(weight)
     least = np.float32(0)
     if rows.size:
         low, high = scores.min(), scores.max()
