@@ -199,6 +199,7 @@ def average(grids: Sequence[Grid], corpus: str = "") -> Grid:
         cells,
         (*notes, f"the mean over {', '.join(places)}, each counted alike"),
         first.unit,
+        system=" or ".join(dict.fromkeys(grid.system for grid in grids)),
     )
 
 

@@ -484,8 +484,9 @@ def find_grid(
     """
     if given is not None:
         made = read_provenance(given if given.is_dir() else given.parent)
-        if made is not None and made.exits != exits:
-            raise UserError(f"{given} was measured with other exits than those that are served.")
+        if made is not None and (made.exits, made.system) != (exits, system):
+            others = "other exits, queries or documents"
+            raise UserError(f"{given} was measured with {others} than those that are served.")
         return read_grid(given)
     for path in sorted(RESULTS.rglob(PROVENANCE)):
         try:

@@ -186,10 +186,12 @@ def test_a_grid_of_other_exits_is_not_shown() -> None:
     for given in (None, folder):
         assert find_grid(given, "c", "print", "exits", {}, "") == grid
     assert find_grid(None, "c", "print", "", {}, "") is None
-    with pytest.raises(UserError, match="other exits than those that are served"):
+    with pytest.raises(UserError, match="other exits, queries or documents"):
         find_grid(folder, "c", "print", "", {}, "")
     assert find_grid(None, "c", "print", "exits", {"hybrid": 0.4}, "") is None
     assert find_grid(None, "c", "print", "exits", {}, ".queries-of-other") is None
+    with pytest.raises(UserError, match="other exits, queries or documents"):
+        find_grid(folder, "c", "print", "exits", {}, ".queries-of-other")
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,8 @@ def refit_words(store: Store, dataset: Dataset) -> None:
     with lock_folder(folder):
         record, before = exit_files.read_exits_record(folder), WordTable.open(folder)
         words = words_of(store, dataset, before.language)
+        # Stopped before the record is written, the words are not those of the record and refused.
         words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
-        remove_files(folder, EXITS_FILE)
         replace(words_and_exits, query_model=before.query_model).write(folder)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
         _write_record(store, fit, record.dtype, folder)
