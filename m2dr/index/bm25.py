@@ -248,7 +248,7 @@ def blended(
     if rows.size:
         low, high = scores.min(), scores.max()
         if high > low:  # else the vector, perhaps of unknown words, tells no document from another
-            total[rows] += np.float32(1 - weight) * (scores - low) / (high - low)
+            total[rows] += (scores - low) / (high - low) * np.float32(1 - weight)
         if rows.size >= k:
             least = np.partition(total[rows], -k)[-k]
     if least > 0:  # which k documents reach
