@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -23,8 +23,8 @@ def scores_of(queries: Floats, vectors: Floats, dim: int, similarity: str) -> ND
 def naive(queries, vectors, docids, funnel: Funnel, k: int, similarity: str) -> list[list[str]]:
     """One query after the other, one stage after the other."""
     found = []
-    for number in range(len(queries)):
-        left = list(range(len(vectors)))
+    for number, query in enumerate(queries):
+        left = list(range(len(vectors))) if query.any() else []  # zeros find nothing
         for dim, keep in [*((s.dim, s.keep) for s in funnel.stages), (funnel.dim, k)]:
             scores = scores_of(queries, vectors, dim, similarity)[number]
             left = sorted(left, key=lambda row: (scores[row], docids[row]), reverse=True)[:keep]
@@ -39,6 +39,7 @@ def naive(queries, vectors, docids, funnel: Funnel, k: int, similarity: str) -> 
     k=st.integers(1, 70),
     seed=st.integers(0, 999),
 )
+@example(documents=9, counts=[1], k=1, seed=10)  # the last query is zeros
 def test_a_funnel_finds_what_stage_after_stage_leaves(
     tmp_path_factory, build, documents, counts, k, seed
 ) -> None:
