@@ -17,6 +17,8 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+# What decides whether a change lands tries the same examples whenever it runs.
+settings.register_profile("same", settings.get_profile("any machine"), derandomize=True)
 
 
 @pytest.fixture(scope="session")
