@@ -844,8 +844,8 @@ GRAPHS = ("onnx", "openvino")
 class ExportRequest:
     """Write a cut as a smaller model that stands alone, or as a graph.
 
-    The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
-    cut.
+    The folder opens in sentence-transformers and m2dr, and gives the vectors of the cut; that of a
+    fitted exit, which reads words, needs m2dr in sentence-transformers too.
 
     Examples:
         m2dr export --layers 4 --out models/small
@@ -862,8 +862,8 @@ class ExportRequest:
     )
     format: str = option(
         "",
-        "onnx or openvino: a graph. By default a folder that transformers, sentence-transformers "
-        "and m2dr open; layer 0 is a table for sentence-transformers.",
+        "onnx or openvino: a graph. By default a folder that sentence-transformers and m2dr open; "
+        "layer 0 is a table of words.",
     )
     force: bool = option(False, "Export a cut that was neither fitted nor trained.")
     exits: Path | None = option(

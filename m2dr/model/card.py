@@ -17,7 +17,7 @@ from m2dr.model.hub import hub_id
 
 README = "README.md"
 TEMPLATE = Path(__file__).with_name("card.md.j2")
-TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "matryoshka", "m2dr"]
+TAGS = ["feature-extraction", "sentence-similarity", "matryoshka", "m2dr"]
 # Text of a person stands between these two, and is kept when the card is written again.
 BEGIN = "<!-- m2dr: your text begins here and is kept by m2dr card -->"
 END = "<!-- m2dr: your text ends here -->"
@@ -83,6 +83,9 @@ def write_readme(
     kept, metadata = _earlier(folder)
     kind = "graph" if "module" in more else "table" if "fitted_on" in more else "model"
     kind = "export" if export and kind == "model" else kind
+    reads_words = card.exit_head == "fitted" and bool(card.exported_from)  # beside its exit
+    library = "m2dr" if kind == "table" or reads_words else "sentence-transformers"
+    library = more.get("module", library)
     cut = card.full if export else _example(card)
     title = f"{_escaped(card.variant)}: {card.layers} layers, {card.width} dims"
     if kind == "table":
@@ -110,17 +113,16 @@ def write_readme(
         # Backticks would end its block in Markdown.
         "json": json.dumps(made, indent=2, default=str).replace("`", r"\u0060"),
         "text": lambda prefix: repr(prefix).replace("`", r"\x60"),
-        # It has no module for a fitted exit, in which the first layers of a fitted model end.
-        "in_sentence_transformers": not (card.exit_head == "fitted" and card.exported_from),
+        "words": reads_words,
         **more,
     }
     dataset = hub_dataset(str((settings or {}).get("corpus", "")))
     own: dict[str, Any] = {
         "base_model": hub_id(card.backbone, card.revision),
         "datasets": [dataset] if dataset else None,
-        "library_name": "sentence-transformers",
+        "library_name": library,
         "pipeline_tag": "sentence-similarity",
-        "tags": list(dict.fromkeys([*TAGS, *(metadata.get("tags") or [])])),
+        "tags": list(dict.fromkeys([library, *TAGS, *(metadata.get("tags") or [])])),
     }
     data = ModelCardData(**(metadata | {key: value for key, value in own.items() if value}))
     text = HubCard.from_template(data, str(TEMPLATE), **values)

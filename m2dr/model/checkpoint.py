@@ -39,7 +39,12 @@ from m2dr.core.records import (
 from m2dr.core.variants import ExitHead
 from m2dr.model import hub
 from m2dr.model.backbones import backbone_of, cut_config, read_config, read_sizes, refuse_own_code
-from m2dr.model.st_folder import card_of_folder, embedding_width, lowercases
+from m2dr.model.st_folder import (
+    card_of_folder,
+    embedding_width,
+    lowercases,
+    write_fitted_cut,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -470,7 +475,7 @@ def _write_exit(
 ) -> None:
     """Write fitted exits, and the modules that sentence-transformers runs behind the encoder.
 
-    It has none for a fitted exit, to which words belong.
+    A fitted exit, to which words belong, is run there by a module of m2dr.
     """
     from m2dr.model import modules as st
     from m2dr.model.exits import write_exits
@@ -479,6 +484,7 @@ def _write_exit(
     if fitted is not None:
         write_exits(fitted, aside)
     if encoder.last_layer_has_exit:
+        write_fitted_cut(aside, card)
         return
     if alone and fitted is None:
         rows = st.write_modules(encoder.behind, aside, st.FIRST)

@@ -25,6 +25,7 @@ EXITS = "exits.safetensors"  # fitted exits of the layers from 1
 TOKENIZER = "tokenizer.json"
 WORDS = "words.safetensors"  # layer 0: a vector per word, and what words add to other layers
 MODULES = "modules.json"  # of sentence-transformers: the modules that a text passes, in order
+FITTED_CUT = "m2dr.model.fitted_cut.FittedCut"  # in it: a cut that reads words
 DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads
 ONNX_FILE, OPENVINO_FILE = "model.onnx", "model.xml"  # graphs
 RUN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # what m2dr runs
@@ -200,6 +201,8 @@ def listed_modules(folder: Path) -> list[ListedModule]:
     path, listed = folder / MODULES, []
     for row in read_json(path, list[_ModuleRow]) if path.exists() else []:
         inner = PurePosixPath(row.path)
+        if row.type == FITTED_CUT:  # of m2dr itself, whose card says more
+            continue
         package, _, name = row.type.rpartition(".")
         is_own = package.partition(".")[0] != "sentence_transformers"
         if is_own or row.kwargs or inner.is_absolute() or ".." in inner.parts:

@@ -275,11 +275,23 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
 
 def write_modules_list(folder: Path, listed: Sequence[hub.ListedModule]) -> None:
     """Write modules.json, which lists the modules that a text passes."""
-    rows = []
-    for number, row in enumerate(listed):
-        kind = f"sentence_transformers.models.{row.kind}"
-        rows.append({"idx": number, "name": str(number), "path": row.path, "type": kind})
-    write_json(folder / hub.MODULES, rows)
+    _write_modules(
+        folder, [(f"sentence_transformers.models.{row.kind}", row.path) for row in listed]
+    )
+
+
+def write_fitted_cut(folder: Path, card: ModelCard) -> None:
+    """Write what sentence-transformers reads of a cut with a fitted exit, which m2dr runs there."""
+    _write_modules(folder, [(hub.FITTED_CUT, "")])
+    write_model_settings(folder, card)
+
+
+def _write_modules(folder: Path, rows: Sequence[tuple[str, str]]) -> None:
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (kind, path) in enumerate(rows)
+    ]
+    write_json(folder / hub.MODULES, listed)
 
 
 def write_model_settings(folder: Path, card: ModelCard, **more: object) -> None:

@@ -3,16 +3,19 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
 from shell import python
 from world import make_fitted, make_model
 
 import m2dr
+from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ExportRecord
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, read_card, save
@@ -128,6 +131,47 @@ def test_every_export_is_a_model_of_m2dr_with_the_same_vectors(
         assert cut in card.cuts, name
         assert card.exported_from == read_card(model).fingerprint, name
         np.testing.assert_allclose(vectors(folder, cut), vectors(model, cut), atol=1e-5)
+
+
+def test_a_cut_that_reads_words_gives_its_vectors_in_sentence_transformers(
+    exported: dict[str, tuple[Path, Path, Cut]], tmp_path: Path
+) -> None:
+    folder, fitted, cut = exported["fitted"]
+    opened = partial(SentenceTransformer, device="cpu", trust_remote_code=True)
+    expected = vectors(fitted, cut)
+    model = opened(str(folder))
+    np.testing.assert_allclose(model.encode_document(TEXTS), expected, atol=1e-5)
+    # The words of a prompt do not count.
+    encoder, tokenizer = load(folder)
+    prompted = replace(encoder.card, document_prefix="a class ")
+    encoder.card = save(encoder, tokenizer, prompted, tmp_path / "prompted")
+    found = opened(str(tmp_path / "prompted")).encode_document(TEXTS)
+    np.testing.assert_allclose(found, vectors(tmp_path / "prompted", cut), atol=1e-5)
+    assert np.abs(found - expected).max() > 0.01
+
+    model.save(str(tmp_path / "again"))
+
+    np.testing.assert_allclose(vectors(tmp_path / "again", cut), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        opened(str(tmp_path / "again")).encode_document(TEXTS), expected, atol=1e-5
+    )
+    with pytest.raises(UserError, match="embeds texts; int was given"):
+        model.encode_query([5])
+
+
+def test_such_a_cut_opens_nowhere_as_another_model(
+    exported: dict[str, tuple[Path, Path, Cut]], tmp_path: Path
+) -> None:
+    folder = exported["fitted"][0]
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        SentenceTransformer(str(folder), device="cpu")
+    lines = (
+        'import sys; sys.modules["m2dr"] = None',
+        "from sentence_transformers import SentenceTransformer as Model",
+        f"try: Model({str(folder)!r}, device='cpu', trust_remote_code=True)",
+        "except ImportError as error: print(error)",
+    )
+    assert "m2dr" in python("-W", "ignore", "-c", "\n".join(lines), cwd=tmp_path)
 
 
 def test_an_export_holds_no_layer_and_no_dim_beyond_its_cut(
