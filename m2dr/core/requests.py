@@ -963,5 +963,5 @@ class ServeRequest(_OfIndexes, QueryOptions):
         2.0, "Milliseconds that a batch waits for further requests while there are many."
     )
     queue: int = option(2048, "Texts that may wait; further requests get 429.", least=1)
-    max_body: int = option(2**20, "Bytes of a request, at most.", least=64)
+    max_body: int = option(2**23, "Bytes of a request, at most.", least=64)
     timeout: float = option(30.0, "Seconds after which a request gets 504.")

@@ -42,6 +42,7 @@ Text = Annotated[str, Field(max_length=32_768)]
 Texts = Annotated[  # fail_fast, as an error for each item would take a second
     list[Text], Field(min_length=1, max_length=256, fail_fast=True)
 ]
+Inputs = Annotated[list[str], Field(min_length=1, max_length=2048, fail_fast=True)]
 Weight = Annotated[bool | float, Field(ge=0, le=1)]
 Layer = Annotated[int, Field(ge=0, description="Layers that texts run through; all by default.")]
 Dim = Annotated[int, Field(ge=1, description="Dims that are compared; the most by default.")]
@@ -85,7 +86,9 @@ class EmbeddingsBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    input: Text | Texts = Field(description="A text, or several. Token ids are refused.")
+    input: str | Inputs = Field(
+        description="A text, or several. Long ones are cut; token ids are refused."
+    )
     model: str = Field(description="Name of an index or of its model, as `GET /models` has them.")
     dimensions: Dim | None = None
     encoding_format: Literal["float", "base64"] | None = None

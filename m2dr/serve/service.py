@@ -9,6 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client import generate_latest as as_prometheus
 
@@ -286,6 +287,7 @@ class Service:
             )
             for name, index in self.indexes.items()
         }
+        self._batch = request.batch_size
         self.batcher = Batcher(
             request.batch_size, request.batch_wait / 1000, request.queue, self.meters.batch
         )
@@ -379,8 +381,14 @@ class Service:
         cut = served.cut(layer, dim)
         layer = served.document_layer(cut.layer) if side == "document" else cut.layer
         encoder = await asyncio.to_thread(served.encoder, layer, side)
-        outcome = await self._batched(encoder, texts, side)
-        vectors = prefixes(outcome.vectors, cut.dim, served.card.similarity)
+        # One batch after the other, so that searches get their turn between them.
+        outcomes = [
+            await self._batched(encoder, texts[start : start + self._batch], side)
+            for start in range(0, len(texts), self._batch)
+        ]
+        whole = np.concatenate([outcome.vectors for outcome in outcomes])
+        vectors = prefixes(whole, cut.dim, served.card.similarity)
+        tokens = sum(outcome.tokens for outcome in outcomes)
         rows: list[Any] = vectors.tolist()
         if as_base64:
             rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
@@ -391,7 +399,7 @@ class Service:
                 for number, row in enumerate(rows)
             ],
             "model": model,
-            "usage": {"prompt_tokens": outcome.tokens, "total_tokens": outcome.tokens},
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         } | ({"warning": warning} if (warning := served.warning(cut)) else {})
 
     async def _batched(self, encoder: QueryEncoder, *work: Any) -> Outcome:

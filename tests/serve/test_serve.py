@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from http_serving import CPU, Reply, Server, World, texts_of
-from openai import OpenAI
+from openai import OpenAI, UnprocessableEntityError
 
 from m2dr import Encoder, Index, open_index
 from m2dr.core.errors import UserError
@@ -142,6 +142,20 @@ def test_client_of_openai(server: Server, world: World, side: str) -> None:
             vectors = [row.embedding for row in answer.data]
             np.testing.assert_allclose(vectors, encode(QUERIES), atol=1e-5)
     assert answer.usage.total_tokens > len(QUERIES)
+
+
+def test_as_many_and_as_long_texts_as_clients_of_openai_send(server: Server, world: World) -> None:
+    model = Encoder(world.model, layer=4, dim=16, device="cpu", dtype="fp32")
+    texts = [f"{QUERIES[row % len(QUERIES)]} {row}" for row in range(2047)] + ["word " * 20_000]
+
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        asked = {"model": "tiny", "dimensions": 16, "extra_body": {"layer": 4}}
+        answer = client.embeddings.create(input=texts, **asked)
+        with pytest.raises(UnprocessableEntityError, match="at most 2048 items"):
+            client.embeddings.create(input=["a"] * 2049, **asked)
+
+    vectors = [row.embedding for row in answer.data]
+    np.testing.assert_allclose(vectors, model.encode_documents(texts), atol=1e-5)
 
 
 def test_vectors_of_both_sides_score_as_a_search(server: Server) -> None:
