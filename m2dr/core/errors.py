@@ -104,6 +104,8 @@ def sentence_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}."
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"This needs {error.name.partition('.')[0]}, and no such package is installed."
     library = type(error).__module__.partition(".")[0]
     if isinstance(error, ValueError | OSError) or library in _LIBRARIES:
         return " ".join(str(error).split())

@@ -6,14 +6,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tokenizers
-from tokenizers import normalizers
 
 from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import ModelCard, Side, paired
 
 if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 SAMPLE_QUERY = "read a file line by line and close it"  # about as long as people's queries are
@@ -167,7 +166,9 @@ def add_ends(tokenizer: "PreTrainedTokenizerBase", settings: Mapping[str, Any]) 
             setattr(tokenizer, f"add_{end}_token", is_wanted)
 
 
-def lowercase(backend: tokenizers.Tokenizer) -> None:
+def lowercase(backend: "Tokenizer") -> None:
     """Make a tokenizer put texts in lower case first, as `do_lower_case` asks for."""
+    from tokenizers import normalizers  # which words alone do without
+
     first = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
     backend.normalizer = normalizers.Sequence(first)

@@ -74,6 +74,44 @@ def test_a_query_at_layer_0_is_answered_without_torch(exits: str, place: Path) -
     assert docids == best(place, 8, 3, exits)
 
 
+# No package can be imported but those of a file of requirements.
+ONLY = r"""
+import sys
+from importlib.metadata import packages_distributions
+names = {line.split(">")[0].strip().lower() for line in open(sys.argv[1]) if line[0] != "#"}
+here = packages_distributions()
+gone = {top for top, of in here.items() if not names & {name.lower() for name in of}} - {"m2dr"}
+class Nowhere:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in gone:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Nowhere())
+from m2dr.cli import main
+main(sys.argv[2:])
+"""
+REQUIREMENTS = Path(__file__).parents[2] / "requirements-search.txt"
+
+
+def test_a_search_at_layer_0_needs_what_its_requirements_name(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("search", QUERY, "--corpus", "corpus", "--dim", "8", "-k", "3", "--device", "cpu")
+
+    told = python("-c", ONLY, REQUIREMENTS, *asked, "--query-layer", 0, cwd=place)
+    monkeypatch.chdir(place)
+    hybrid = python("-c", ONLY, REQUIREMENTS, *asked, "--query-layer", 0, "--hybrid", cwd=place)
+    deeper = subprocess.run(
+        [sys.executable, "-c", ONLY, REQUIREMENTS, *asked, "--query-layer", "2"],
+        cwd=place, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert re.findall(r"  (d\d+)$", told, flags=re.MULTILINE) == best(place, 8, 3)
+    assert hybrid == done("search", *asked[1:], "--query-layer", 0, "--hybrid")
+    assert (deeper.returncode, deeper.stderr) == (
+        2, "Error: This needs torch, and no such package is installed.\n"
+    )  # fmt: skip
+
+
 def best(place: Path, dim: int, k: int, exits: str = "index") -> list[str]:
     """The documents nearest to the query, by numpy."""
     store = open_store(place / folder_of(place).parent)
