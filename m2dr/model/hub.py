@@ -11,7 +11,6 @@ from typing import Any
 
 from m2dr.core.errors import UserError, require
 from m2dr.core.files import read_json
-from m2dr.core.records import CARD_FILE
 
 BUILT_IN = "minilm"
 BUILT_IN_ID = "sentence-transformers/all-MiniLM-L6-v2"  # its id on the hub
@@ -141,8 +140,6 @@ def _checked(folder: Path) -> Path:
     Raises:
         UserError: it does not.
     """
-    if (folder / CARD_FILE).exists():
-        raise UserError(f"{folder} has vectors and no model; take layer 0 or --query-vectors.")
     if is_half_written(folder):
         raise UserError(f"{folder} holds an incomplete model; repeat the command that wrote it.")
     if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():

@@ -10,7 +10,7 @@ from m2dr.core.progress import say
 from m2dr.core.records import CARD_FILE, Cut, ModelCard
 from m2dr.core.requests import MODELS
 from m2dr.index.manifest import Label
-from m2dr.model.checkpoint import read_card, read_card_file
+from m2dr.model.checkpoint import Model, read_card, read_card_file
 from m2dr.model.hub import BUILT_IN, CARD, find_folder, pinned
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -61,14 +61,14 @@ def newest_model(folder: Path = MODELS) -> str:
     return BUILT_IN
 
 
-def label_of(card: ModelCard, model: str, source: str = "") -> Label:
+def label_of(model: Model, source: str = "") -> Label:
     """Return the label that an index keeps of the vectors of a model.
 
     Args:
-        card: model card.
-        model: folder or id, as given to m2dr.
+        model: that was opened.
         source: corpus, as given to m2dr.
     """
+    card = model.card
     return Label(
         fingerprint=card.fingerprint,
         similarity=card.similarity,
@@ -79,7 +79,7 @@ def label_of(card: ModelCard, model: str, source: str = "") -> Label:
         document_length=card.document_length,
         document_layer=card.documents,
         cuts=tuple((cut.layer, cut.dim) for cut in card.cuts),
-        model=model,
+        model=model.name,
         source=source,
     )
 

@@ -25,7 +25,7 @@ from m2dr.model import checkpoint
 from m2dr.model.devices import choose_dtype, choose_training_device
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import with_heads
-from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.hub import revision_of
 from m2dr.model.modules import rotate
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import WordTable, unit_rows
@@ -76,9 +76,10 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
     refuse_backbone(settings.backbone, folder)
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST_TEXTS, settings.seed)
-    encoder, tokenizer = checkpoint.load(settings.backbone)
+    backbone = checkpoint.open_model(settings.backbone)
+    encoder, tokenizer = checkpoint.load(backbone)
     dtype = choose_dtype(settings.dtype, device)
-    runner = checkpoint.load(settings.backbone, None, device, dtype)[0]
+    runner = checkpoint.load(backbone, None, device, dtype)[0]
     for each in (encoder, runner):
         drop_exits(each)
     with held(folder):
@@ -92,7 +93,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
         encoder.to("cpu")
         card = encoder.card
         if not card.is_trained:
-            revision = revision_of(find_folder(settings.backbone))
+            revision = revision_of(backbone.folder)
             card = replace(card, backbone=settings.backbone, revision=revision, variant=FITTED)
         card = replace(
             card,

@@ -16,11 +16,10 @@ from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order
 from m2dr.evaluation.sentence_tasks import distinct
 from m2dr.model import checkpoint, mlm
-from m2dr.model.backbones import read_config, sizes_of
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
-from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.hub import revision_of
 from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.corpus import open_corpus
@@ -111,13 +110,14 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
         count, read = dataset.document_count, lambda place: dataset.document_at(place).content
     if settings.batch_size > count:
         raise UserError(f"batch_size = {settings.batch_size} was asked for, of {count} texts.")
-    _check(settings)
-    encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
-    if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(settings.backbone):
+    backbone = open_model(settings.backbone)
+    _check(settings, backbone)
+    encoder, tokenizer = checkpoint.load(backbone, None, device)
+    if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(backbone.folder):
         raise UserError(f"{settings.backbone} predicts no masks: it is causal or has none.")
-    decoder, _ = checkpoint.load(settings.backbone, 1, device)
+    decoder, _ = checkpoint.load(backbone, 1, device)
     mlm.remove_word_embeddings(decoder)
-    head, pretrained = mlm.masked_head(settings.backbone)
+    head, pretrained = mlm.masked_head(backbone.folder)
     if not pretrained:
         say(f"{settings.backbone} has no masked-LM head: a new one is trained along.")
     for part in (encoder, decoder):
@@ -138,7 +138,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     card = replace(
         encoder.card,
         backbone=settings.backbone,
-        revision=revision_of(find_folder(settings.backbone)),
+        revision=revision_of(backbone.folder),
         variant=PRETRAINED,
         exported_from="",
         fingerprint="",
@@ -146,15 +146,14 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     return _Setup(settings, count, card, encoder, tokenizer, module, plan, examples)
 
 
-def _check(settings: PretrainSettings) -> None:
-    folder = find_folder(settings.backbone)
-    card = read_card(folder)
+def _check(settings: PretrainSettings, backbone: Model) -> None:
+    folder, card = backbone.folder, backbone.card
     if card.exit_head == "fitted":
         raise UserError(f"{settings.backbone} has fitted exits; pre-train its own {card.backbone}.")
     module, pooling = reshaping_module(folder), card.pooling
     if module or len(pooling_modes(pooling)) > 1:
         found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
         raise UserError(f"{settings.backbone} has {found}: its vectors are no states of tokens.")
-    longest = sizes_of(read_config(folder)).tokens
+    longest = backbone.sizes.tokens
     if settings.length > longest:
         raise UserError(f"length = {settings.length} was asked for; the backbone reads {longest}.")

@@ -17,7 +17,7 @@ from m2dr.core.progress import is_main_process, process_count
 from m2dr.core.requests import MODELS, refuse_both
 from m2dr.core.settings import Settings, find_config, read_settings, read_table
 from m2dr.data.tables import is_hub, name_of
-from m2dr.model.checkpoint import last_layer_has_exit
+from m2dr.model.checkpoint import open_model
 from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
 
 TRAINING_SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
@@ -45,7 +45,7 @@ def refuse_backbone(backbone: str, folder: Path | None = None) -> None:
     own = Path(backbone).resolve()
     if folder is not None and own.exists() and own.is_relative_to(folder.resolve()):
         raise UserError(f"The backbone {backbone} lies in {folder}; give another --out.")
-    if last_layer_has_exit(backbone):
+    if open_model(backbone).last_layer_has_exit:
         raise UserError(f"{backbone} ends in a fitted exit; take the model that it was cut from.")
 
 

@@ -234,7 +234,9 @@ def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None
     if settings.batch_size > data.count:
         given = counted(data.count, data.unit)
         raise UserError(f"batch_size = {settings.batch_size} was asked for, of {given}.")
-    encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
+    encoder, tokenizer = checkpoint.load(
+        checkpoint.open_model(settings.backbone), recipe.card.layers, device
+    )
     encoder.card = recipe.card
     if recipe.card.exit_head != "fitted":
         encoder.fitted = None  # of a fitted backbone: its layers will change
