@@ -128,7 +128,7 @@ class Model:
             none = "has vectors and no model; take layer 0 or --query-vectors"
             raise UserError(f"{self.place} {none}.")
         if fingerprint(self.place, self.card) != self.card.fingerprint:
-            raise UserError(f"Files in {self.place} were changed since {self} was opened.")
+            raise UserError(f"Files in {self.place} are not those that {self} was opened with.")
         return self.place
 
     @cached_property
@@ -355,7 +355,7 @@ def load(
     model: Model | str | Path,
     layer: int | None = None,
     device: "torch.device | str" = "cpu",
-    dtype: "torch.dtype | None" = None,
+    dtype: "torch.dtype | str" = "fp32",
     exits: Path | None = None,
 ) -> "tuple[Encoder, ModelTokenizer]":
     """Load the first layers, or all of them, of a model or a backbone.
@@ -363,8 +363,8 @@ def load(
     Args:
         model: that was opened, or its folder or id.
         layer: number of layers; None for all. Layer 0 runs none, and the first one is loaded.
-        device: where to load it.
-        dtype: of the weights of the backbone; float32 by default.
+        device: of torch, or as `choose_device` takes it.
+        dtype: of the weights of the backbone, of torch or as `choose_dtype` takes it.
         exits: folder of the exits of an index, in place of the model's own.
 
     Raises:
@@ -373,14 +373,16 @@ def load(
             tokenizer, or one of another model; exits that were changed or are another model's, or
             a model whose last layer ends in an exit of its own.
     """
-    import torch
     from transformers.utils import logging
 
+    from m2dr.model.devices import choose_device, choose_dtype
     from m2dr.model.encoder import Encoder
     from m2dr.model.modules import modules_behind
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers does not annotate it
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # nor this
+    device = choose_device(str(device))
+    dtype = choose_dtype(dtype, device) if isinstance(dtype, str) else dtype
     model = model if isinstance(model, Model) else open_model(model)
     folder, card = model.folder, model.card
     if exits is not None:
@@ -398,7 +400,7 @@ def load(
         tokenizer.require_room(getattr(card, length), f"{model} has {length}")
     if layer is not None:
         config = cut_config(config, max(layer, 1))  # a backbone has at least one
-    transformer = _load_transformer(folder, config, dtype or torch.float32)
+    transformer = _load_transformer(folder, config, dtype)
     encoder = Encoder(transformer, card)
     encoder.behind = modules_behind(folder, card, encoder.pooled_width)
     _give_exits(encoder, folder, exits)

@@ -456,7 +456,7 @@ class DocumentSource:
                 graph in int8 is not the one of the runtime.
         """
         if not runtime.startswith(OPENVINO):
-            return load(self.model, self.layer, choose_device(self.device), self.multiplied)
+            return load(self.model, self.layer, self.device, self.dtype)
         RUNTIMES[OPENVINO].require(self.device, self.dtype)
         dtype = self.multiplied_name
         encoder, tokenizer = load(self.model, self.layer)

@@ -468,16 +468,13 @@ class _Model(QueryEncoder):
 
     def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
         super().__init__(plan)
-        from m2dr.model.devices import choose_device, choose_dtype
-
         # A tokenizer keeps its last length inside: two threads would mix them up.
         self._lock = threading.Lock()
         self._words: WordTable | None = None
         model, layer, dtype = plan.model, plan.layer, of_queries(dtype)
         self.opened: OpenedRuntime
         if runtime == "torch":
-            place = choose_device(device)
-            encoder, tokenizer = load(model, layer, place, choose_dtype(dtype, place), plan.exits)
+            encoder, tokenizer = load(model, layer, device, dtype, plan.exits)
             self.opened = OpenedRuntime(runtime, encoder, tokenizer)
             self._words = encoder.fitted.words if encoder.fitted is not None else None
         else:
@@ -694,11 +691,8 @@ def encode_layers(
         else:
             yield plan.layer, open_queries(plan, "torch", device, dtype).encode(texts, ids)
     for exits, shared in passes.items():
-        from m2dr.model.devices import choose_device, choose_dtype
-
-        layers, torch_device = sorted(plan.layer for plan in shared), choose_device(device)
-        model, torch_dtype = shared[0].model, choose_dtype(of_queries(dtype), torch_device)
-        encoder, tokenizer = load(model, layers[-1], torch_device, torch_dtype, exits)
+        layers, model = sorted(plan.layer for plan in shared), shared[0].model
+        encoder, tokenizer = load(model, layers[-1], device, of_queries(dtype), exits)
         with progress("Encoding", len(texts), "queries") as advance:
             vectors = embed_texts(encoder, tokenizer, texts, "query", layers, advance)
         yield from zip(layers, vectors, strict=True)

@@ -5,8 +5,8 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -212,7 +212,7 @@ def test_a_model_is_loaded_as_it_was_opened_or_not_at_all(
     opened = open_model(folder, query_length=9)
     assert load(opened)[0].card == opened.card == replace(read_card(folder), query_length=9)
     edit(folder / "config.json", layer_norm_eps=0.5)
-    with pytest.raises(UserError, match=f"Files in {folder} were changed since {folder} was open"):
+    with pytest.raises(UserError, match=f"Files in {folder} are not those that {folder} was"):
         load(opened)
 
 

@@ -37,7 +37,6 @@ from m2dr.evaluation.sentence_tasks import (
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model
-from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.models import cuts_of, names_of, newest_model
 
@@ -206,9 +205,8 @@ def _grids(
     with ExitStack() as locks:
         for task in tasks:
             locks.enter_context(lock_folder(_folder(request.out, task.name, task.split) / name))
-        device = choose_device(request.device)
-        dtype = choose_dtype(request.dtype, device)
-        encoder, tokenizer = checkpoint.load(model, max(cuts).layer, device, dtype)
+        deepest = max(cuts).layer
+        encoder, tokenizer = checkpoint.load(model, deepest, request.device, request.dtype)
         for task in tasks:
             with progress(f"Encoding {task.name}", len(task.texts), "sentences") as advance:
                 vectors = embed_texts(encoder, tokenizer, task.texts, "document", layers, advance)

@@ -233,16 +233,13 @@ def _try(
     request: ImportRequest, source: _Source, dataset: Dataset, model: Model, layer: int
 ) -> None:
     """Encode a few documents again, and refuse vectors that differ from them."""
-    from m2dr.model.devices import choose_device, choose_dtype  # they load torch
-
     rows, vectors = source.rows, source.vectors
     count = min(request.sample, len(rows))
     chosen = np.linspace(0, len(rows) - 1, count).astype(int)
     documents = [dataset.document_at(int(row)) for row in chosen]
-    device = choose_device(request.device)
     # In bf16 the documents of some encoders lie as near to each other as to their fp32 vectors.
-    dtype = choose_dtype("fp32" if request.dtype == "auto" else request.dtype, device)
-    encoder, tokenizer = checkpoint.load(model, layer, device, dtype)
+    dtype = "fp32" if request.dtype == "auto" else request.dtype
+    encoder, tokenizer = checkpoint.load(model, layer, request.device, dtype)
     texts = [document.content for document in documents]
     ours = embed_texts(encoder, tokenizer, texts, "document", [layer])[0][:, : vectors.width]
     theirs = vectors.finite(rows[chosen])

@@ -153,26 +153,20 @@ def sync(
         UserError: the corpus is no such folder, a docid to add is there already or comes twice,
             one to delete is not there, or no document would be left; nothing has changed then.
     """
-    model = open_model(request.model)
-    _ = model.folder  # new documents are encoded, which vectors of somebody else are not
     path = Path(os.path.realpath(Path(named(request.corpus)[1]) / CORPUS_FILE))
     if not path.is_file():
         raise UserError(
             f"{request.corpus} has no {CORPUS_FILE} to change; run m2dr index corpus again."
         )
     with lock_file(path):
-        return _change(request, model, path, add, set(delete), replace_same)
+        return _change(request, path, add, set(delete), replace_same)
 
 
 def _change(
-    request: IndexRequest,
-    model: Model,
-    path: Path,
-    add: Iterable[Document],
-    gone: set[str],
-    replace_same: bool,
+    request: IndexRequest, path: Path, add: Iterable[Document], gone: set[str], replace_same: bool
 ) -> ChangeReport:
-    fingerprint, changed = model.card.fingerprint, path.with_name(CHANGED)
+    model, changed = open_model(request.model), path.with_name(CHANGED)
+    _ = model.folder  # which vectors that somebody else made do not have
     name = open_corpus(request.corpus).name
     new = {document.id: document for document in distinct(add)}
     absent, replaced, count = set(gone), dict[str, bool](), 0  # replaced: whether it differs
@@ -199,9 +193,9 @@ def _change(
         if not count + len(new):
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
         shutil.copymode(path, temporary)
-    layers = manifest.stored_layers(request.root, name, fingerprint)
+    layers = manifest.stored_layers(request.root, name, model.card.fingerprint)
     if layers:
-        last = manifest.store_folder(request.root, name, fingerprint, layers[-1])
+        last = manifest.store_folder(request.root, name, model.card.fingerprint, layers[-1])
         model = model.with_lengths_of(manifest.StoreManifest.read(last).label)
     _, _, stores = encode_stores(request, model, layers, changed=changed)
     changed.replace(path)

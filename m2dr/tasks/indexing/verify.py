@@ -22,7 +22,6 @@ from m2dr.index.manifest import built_indexes, model_of, store_folders, store_fo
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
-from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.corpus import CorpusRows, named, open_corpus
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.vectors import rotation_of
@@ -207,10 +206,7 @@ def _compare(
 ) -> Iterator[str]:
     """Yield a sentence per document whose vector differs now."""
     rows = list(documents)
-    device = choose_device(request.device)
-    encoder, tokenizer = checkpoint.load(
-        model, store.layer, device, choose_dtype(request.dtype, device)
-    )
+    encoder, tokenizer = checkpoint.load(model, store.layer, request.device, request.dtype)
     texts = [document.content for document in documents.values()]
     fresh = embed_texts(encoder, tokenizer, texts, "document", [store.layer])[0]
     a = fresh[:, : store.width].astype(np.float64)

@@ -16,16 +16,15 @@ from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order
 from m2dr.evaluation.sentence_tasks import distinct
 from m2dr.model import checkpoint, mlm
-from m2dr.model.checkpoint import Model, open_model
+from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import revision_of
 from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.models import at_revision
 from m2dr.tasks.training.recipe import stairs_of
-from m2dr.tasks.training.run_folder import opened, refuse_backbone
+from m2dr.tasks.training.run_folder import open_backbone, opened
 from m2dr.tasks.training.train import TrainReport, plan_of, run
 from m2dr.training.smae import MaskedAutoencoder, MaskedTexts, masked_batch
 from m2dr.training.trainer import Examples, Plan
@@ -73,7 +72,6 @@ class _Setup:
         return masked_batch(rows, encoder, decoder, self.tokenizer.pad)
 
 
-@at_revision
 @timed
 def pretrain(
     settings: PretrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
@@ -84,7 +82,6 @@ def pretrain(
         UserError: anything a person can fix, before the first step where it can be known.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder)
     with opened(folder, settings, resume, overwrite):
         plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
@@ -100,6 +97,7 @@ def pretrain(
 
 def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     """Load and check all that a pre-training needs; nothing is written."""
+    backbone = open_backbone(settings, folder)
     device = choose_training_device(settings.device)
     read: Callable[[int], str]
     if recognises_sentences(settings.corpus):
@@ -110,7 +108,6 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
         count, read = dataset.document_count, lambda place: dataset.document_at(place).content
     if settings.batch_size > count:
         raise UserError(f"batch_size = {settings.batch_size} was asked for, of {count} texts.")
-    backbone = open_model(settings.backbone)
     _check(settings, backbone)
     encoder, tokenizer = checkpoint.load(backbone, None, device)
     if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(backbone.folder):
