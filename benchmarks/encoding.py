@@ -33,7 +33,7 @@ from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.model import checkpoint
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import open_model, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
 from m2dr.model.graphs import OPENVINO, DocumentSource
@@ -159,7 +159,7 @@ def _ours(
     """Encoding by shards, as the command does, in a runtime."""
     form = next(form for form, found in DTYPES.items() if found is dtype)
     layer = read_card(model).layers
-    source = DocumentSource(model, layer, str(device), form, cache_folder())
+    source = DocumentSource(open_model(model), layer, str(device), form, cache_folder())
     encoder, tokenizer = source.open(runtime)
     encoder.card = replace(encoder.card, document_length=TOKENS)
 
@@ -332,12 +332,11 @@ def _repeated(folder: Path, asked: argparse.Namespace, size: int) -> None:
 
 
 def _peak(place: str, model: str, device: str) -> None:
-    card = read_card(model)
     root = Path(place) / "indexes"
     request = IndexRequest(
         str(Path(place) / "corpus"), model, layers=(1,), root=root, device=device
     )
-    encode_corpus(request, model, card, request.layers)
+    encode_corpus(request, open_model(model), request.layers)
     print(peak_memory() / (1 << 20))
 
 

@@ -74,7 +74,7 @@ def speed(asked: argparse.Namespace) -> None:
 
     from m2dr.core.files import cache_folder
     from m2dr.data.loaders import open_dataset
-    from m2dr.model.checkpoint import load, read_card
+    from m2dr.model.checkpoint import load, open_model, read_card
     from m2dr.model.graphs import DocumentSource
     from m2dr.model.int8 import product_rate, quantized
     from m2dr.model.tokenizer import tokenize
@@ -85,7 +85,9 @@ def speed(asked: argparse.Namespace) -> None:
     texts = every[:: len(every) // asked.only][: asked.only]
     layer = read_card(model).layers
     kept: dict[str, NDArray[np.float32]] = {}
-    source, runtime = quantized(DocumentSource(model, layer, "cpu", "auto", cache_folder()), every)
+    source, runtime = quantized(
+        DocumentSource(open_model(model), layer, "cpu", "auto", cache_folder()), every
+    )
     encoder, tokenizer = source.open(runtime)
     encoder.card = replace(encoder.card, document_length=TOKENS)
 

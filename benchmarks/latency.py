@@ -27,7 +27,7 @@ from sentence_transformers import SentenceTransformer
 from timing import ratios, table_head, table_row, timed
 
 from m2dr.data.loaders import open_dataset
-from m2dr.model.checkpoint import export_cut, load, read_card
+from m2dr.model.checkpoint import export_cut, load, open_model, read_card
 from m2dr.model.graphs import RUNTIMES
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.query import QueryEncoder, open_queries, plan_of_model
@@ -106,7 +106,7 @@ def main() -> None:
     documents = [one.content for one in dataset.documents()]
     encoders = {
         layer: {
-            name: open_queries(plan_of_model(asked.model, layer), name, "cpu", "fp32")
+            name: open_queries(plan_of_model(open_model(asked.model), layer), name, "cpu", "fp32")
             for name in ("torch", *(kind.name for kind in RUNTIMES.values() if kind.installed))
         }
         for layer in layers
@@ -121,7 +121,7 @@ def main() -> None:
         for number, layer in enumerate(layers):
             index = flat_index(vectors[number][repeated])
             folder = Path(scratch) / str(layer)
-            export_cut(asked.model, layer, folder)
+            export_cut(open_model(asked.model), layer, folder)
             peer = SentenceTransformer(str(folder), device="cpu")
             ways = {PEER: theirs(peer, index, asked.k)}
             ways |= {n: ours(one, index, asked.k) for n, one in encoders[layer].items()}

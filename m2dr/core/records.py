@@ -3,9 +3,9 @@
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isnan
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import msgspec
 
@@ -297,10 +297,6 @@ class ModelCard:
     def layers_trained(self) -> tuple[int, ...]:
         """Layers of the trained cuts, increasing."""
         return tuple(sorted({cut.layer for cut in self.cuts}))
-
-    def with_lengths_of(self, other: Any) -> "ModelCard":  # a card, or the label of an index
-        """Return this card with the lengths of texts of another."""
-        return replace(self, query_length=other.query_length, document_length=other.document_length)
 
     def check(self, cut: Cut) -> Cut:
         """Return `cut` when this encoder has it.

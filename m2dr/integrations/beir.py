@@ -7,8 +7,7 @@ from typing import Any
 from m2dr.core.errors import UserError
 from m2dr.core.records import Query
 from m2dr.core.requests import INDEXES, SearchRequest
-from m2dr.model.checkpoint import read_card
-from m2dr.tasks.corpus import model_for, open_corpus
+from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.searching.search import Searcher
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
@@ -52,13 +51,12 @@ class BeirIndex:
         Raises:
             UserError: no such model or index, or the two do not fit.
         """
-        model = str(model) or model_for(corpus, Path(root))
-        self._similarity = read_card(model).similarity
         self._documents = open_corpus(corpus).document_count
         request = SearchRequest(
-            corpus, model, query_layer=layer, dim=dim, root=Path(root), **options
+            corpus, str(model), query_layer=layer, dim=dim, root=Path(root), **options
         )
         self._searcher = Searcher(request)
+        self._similarity = self._searcher.resolved.card.similarity
         self._ignores = ignore_identical_ids
         self.warnings = self._searcher.warnings
 

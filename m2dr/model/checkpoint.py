@@ -1,4 +1,4 @@
-"""Model folders: card and fingerprint, load and save.
+"""Model folders: open and fingerprint, load and save.
 
 A card is read without torch. Why a fingerprint, and of what: docs/decisions/0011.
 """
@@ -11,8 +11,8 @@ import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,21 @@ from m2dr.core.records import (
     CARD_FILE,
     EXITS_FILE,
     EXPORTED_FILE,
+    GIVEN,
     ExportRecord,
     IndexExits,
     ModelCard,
 )
 from m2dr.core.variants import ExitHead
 from m2dr.model import hub
-from m2dr.model.backbones import backbone_of, cut_config, read_config, read_sizes, refuse_own_code
+from m2dr.model.backbones import (
+    ModelSizes,
+    backbone_of,
+    cut_config,
+    read_config,
+    read_sizes,
+    refuse_own_code,
+)
 from m2dr.model.st_folder import (
     card_of_folder,
     embedding_width,
@@ -86,37 +94,120 @@ _loading = threading.Lock()  # of a backbone
 _File = tuple[Path, int, int, int]  # path, inode, size and time, which change with the content
 
 
-# Cards and fingerprints
+# Open
 
 
-def read_card(
-    name: str | Path, query_length: int | None = None, document_length: int | None = None
-) -> ModelCard:
-    """Return the card of a model folder, a backbone's folder or a hub id.
+@dataclass(frozen=True)
+class Model:
+    """A model that was found, and whose card was read and whose files were checked, once.
+
+    It is passed in place of its name, so that all that is made of it is made of the same files. It
+    can be pickled; no weights are loaded.
+
+    Attributes:
+        name: folder or id, as it was given, by which records name it.
+        place: its folder; of vectors that somebody else made, where these lie.
+        card: with the lengths of texts that were asked for.
+    """
+
+    name: str
+    place: Path
+    card: ModelCard
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files, which are those that it was opened with.
+
+        Raises:
+            UserError: one was changed since, or somebody else made the vectors.
+        """
+        if self.card.variant == GIVEN:
+            none = "has vectors and no model; take layer 0 or --query-vectors"
+            raise UserError(f"{self.place} {none}.")
+        if fingerprint(self.place, self.card) != self.card.fingerprint:
+            raise UserError(f"Files in {self.place} are not those that {self} was opened with.")
+        return self.place
+
+    @cached_property
+    def sizes(self) -> ModelSizes:
+        """The sizes of its backbone."""
+        return read_sizes(self.folder)
+
+    @property
+    def last_layer_has_exit(self) -> bool:
+        """Whether its last layer has a fitted exit, as in an exported cut."""
+        from m2dr.model.exits import has_exit
+
+        fitted = self.card.exit_head == "fitted" and self.card.layers > 0
+        return fitted and has_exit(self.folder, self.card.layers)
+
+    def with_lengths(
+        self, query_length: int | None = None, document_length: int | None = None
+    ) -> "Model":
+        """Return the model with texts of other lengths; None leaves one as it is.
+
+        Vectors that somebody else made keep theirs.
+
+        Raises:
+            UserError: the model does not read such a length.
+        """
+        lengths = {"query_length": query_length, "document_length": document_length}
+        told: dict[str, Any] = {side: n for side, n in lengths.items() if n is not None}
+        if not told or self.card.variant == GIVEN:
+            return self
+        longest = self.sizes.tokens
+        for side, length in told.items():
+            if not 1 <= length <= longest:
+                raise UserError(f"{side} = {length} was asked for; {self} reads 1 to {longest}.")
+        return replace(self, card=replace(self.card, **told))
+
+    def with_lengths_of(self, other: Any) -> "Model":  # the label of an index
+        """Return the model with the lengths of texts of an index."""
+        return self.with_lengths(other.query_length, other.document_length)
+
+    def on_this_machine(self) -> "Model":
+        """Return the model, which was opened on another machine, as it lies on this one."""
+        return replace(self, place=hub.find_folder(self.name))
+
+
+def open_model(
+    name: str | Path,
+    query_length: int | None = None,
+    document_length: int | None = None,
+    revision: str = "",
+) -> Model:
+    """Find a model, read its card and check its files, without loading weights.
 
     Args:
-        name: folder or id; or the folder of an index whose vectors somebody else made.
+        name: folder of a model or a backbone, or hub id; or the folder of an index whose vectors
+            somebody else made.
         query_length: tokens of a query, in place of those of the model.
         document_length: tokens of a document, likewise.
+        revision: branch, tag or commit of an id; its main branch by default.
 
     Raises:
         UserError: no such folder or id, a damaged file, files that are not those that m2dr.json
             was written for, or a length that the model does not read.
     """
     if (Path(name) / CARD_FILE).exists():
-        return read_record(Path(name) / CARD_FILE, ModelCard)
-    folder = hub.find_folder(str(name))
-    lengths = {"query_length": query_length, "document_length": document_length}
-    told: dict[str, Any] = {side: length for side, length in lengths.items() if length is not None}
-    if told:
-        longest = read_sizes(folder).tokens
-        for side, length in told.items():
-            if not 1 <= length <= longest:
-                raise UserError(f"{side} = {length} was asked for; {name} reads 1 to {longest}.")
-        return replace(read_card(name), **told)
+        return Model(str(name), Path(name), read_record(Path(name) / CARD_FILE, ModelCard))
+    folder = hub.find_folder(str(name), revision)
+    model = Model(str(name), folder, _card_in(folder, str(name)))
+    return model.with_lengths(query_length, document_length)
+
+
+def read_card(name: str | Path) -> ModelCard:
+    """Return the card of a model, as `open_model` reads it."""
+    return open_model(name).card
+
+
+def _card_in(folder: Path, name: str) -> ModelCard:
     path = folder / hub.CARD
     if not path.exists():
-        card = card_of_folder(str(name), folder, hub.revision_of(folder))
+        card = card_of_folder(name, folder, hub.revision_of(folder))
         return replace(card, fingerprint=fingerprint(folder, card))
     card, sizes = read_card_file(path), read_sizes(folder)
     here = sizes.layers, embedding_width(folder, sizes, card.pooling)
@@ -251,61 +342,51 @@ def check_exits(folder: Path, fingerprint: str, *names: str) -> None:
             raise UserError(f"{path} is missing or not the file that was written; fit it again.")
 
 
-def last_layer_has_exit(name: str | Path) -> bool:
-    """Return whether the last layer of a model has a fitted exit, as in an exported cut.
-
-    Raises:
-        UserError: no such model, or its exits are missing or damaged.
-    """
-    from m2dr.model.exits import has_exit
-
-    card = read_card(name)
-    fitted = card.exit_head == "fitted" and card.layers > 0
-    return fitted and has_exit(hub.find_folder(str(name)), card.layers)
-
-
-def refuse_ended(name: str | Path) -> None:
+def refuse_ended(model: Model) -> None:
     """Raise UserError for exits of an index where the last layer of a model has one of its own."""
-    if last_layer_has_exit(name):
-        raise UserError(f"The last layer of {name} has an exit of its own; take --exits model.")
+    if model.last_layer_has_exit:
+        raise UserError(f"The last layer of {model} has an exit of its own; take --exits model.")
 
 
 # Load
 
 
 def load(
-    name: str | Path,
+    model: Model | str | Path,
     layer: int | None = None,
     device: "torch.device | str" = "cpu",
-    dtype: "torch.dtype | None" = None,
+    dtype: "torch.dtype | str" = "fp32",
     exits: Path | None = None,
 ) -> "tuple[Encoder, ModelTokenizer]":
     """Load the first layers, or all of them, of a model or a backbone.
 
     Args:
-        name: folder or id.
+        model: that was opened, or its folder or id.
         layer: number of layers; None for all. Layer 0 runs none, and the first one is loaded.
-        device: where to load it.
-        dtype: of the weights of the backbone; float32 by default.
+        device: of torch, or as `choose_device` takes it.
+        dtype: of the weights of the backbone, of torch or as `choose_dtype` takes it.
         exits: folder of the exits of an index, in place of the model's own.
 
     Raises:
-        UserError: no such folder or id, weights that are missing or do not fit the
+        UserError: no such model, changed files, weights that are missing or do not fit the
             configuration, fewer layers than asked for, exit heads that cannot be read, no
             tokenizer, or one of another model; exits that were changed or are another model's, or
             a model whose last layer ends in an exit of its own.
     """
-    import torch
     from transformers.utils import logging
 
+    from m2dr.model.devices import choose_device, choose_dtype
     from m2dr.model.encoder import Encoder
     from m2dr.model.modules import modules_behind
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers does not annotate it
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # nor this
-    folder, card = hub.find_folder(str(name)), read_card(name)
+    device = choose_device(str(device))
+    dtype = choose_dtype(dtype, device) if isinstance(dtype, str) else dtype
+    model = model if isinstance(model, Model) else open_model(model)
+    folder, card = model.folder, model.card
     if exits is not None:
-        refuse_ended(name)
+        refuse_ended(model)
         check_exits(exits, card.fingerprint, hub.EXITS, hub.WORDS)
     config = read_config(folder)
     tokenizer = load_tokenizer(folder)
@@ -316,10 +397,10 @@ def load(
         most = config.vocab_size
         raise UserError(f"The tokenizer in {folder} gives ids up to {last}; {most} have vectors.")
     for length in ("query_length", "document_length"):
-        tokenizer.require_room(getattr(card, length), f"{folder} has {length}")
+        tokenizer.require_room(getattr(card, length), f"{model} has {length}")
     if layer is not None:
         config = cut_config(config, max(layer, 1))  # a backbone has at least one
-    transformer = _load_transformer(folder, config, dtype or torch.float32)
+    transformer = _load_transformer(folder, config, dtype)
     encoder = Encoder(transformer, card)
     encoder.behind = modules_behind(folder, card, encoder.pooled_width)
     _give_exits(encoder, folder, exits)
@@ -379,8 +460,8 @@ def _give_exits(encoder: "Encoder", folder: Path, exits: Path | None) -> None:
         encoder.behind = nn.Sequential()  # it follows the last layer alone
 
 
-def load_tokenizer(name: str | Path) -> "ModelTokenizer":
-    """Load the tokenizer of a model or a backbone, without its weights.
+def load_tokenizer(model: Path) -> "ModelTokenizer":
+    """Load the tokenizer of the folder of a model or a backbone, without its weights.
 
     Raises:
         UserError: there is none, it is damaged, it needs code of its own, or it has no words.
@@ -389,7 +470,6 @@ def load_tokenizer(name: str | Path) -> "ModelTokenizer":
 
     from m2dr.model.tokenizer import ModelTokenizer, add_ends, lowercase
 
-    model = hub.find_folder(str(name))
     folder = hub.transformer_folder(model)
     settings: dict[str, Any] = {}
     for path in (folder / "config.json", folder / "tokenizer_config.json"):
@@ -529,7 +609,7 @@ def _write_transformer(transformer: "PreTrainedModel", card: ModelCard, folder: 
     transformer.save_pretrained(folder, state_dict=state)
 
 
-def export_cut(model: str | Path, layer: int, folder: Path) -> ModelCard:
+def export_cut(model: Model, layer: int, folder: Path) -> ModelCard:
     """Write the first `layer` layers of a model as a model of their own, which other tools open.
 
     A prefix of the dims needs no export: it is cut from the vectors.
@@ -539,7 +619,7 @@ def export_cut(model: str | Path, layer: int, folder: Path) -> ModelCard:
             holds something or is being written to.
     """
     with locked_for_export(folder):
-        card = read_card(model)
+        card = model.card
         if card.documents == "last" and layer < card.layers:
             raise UserError(f"Documents of {model} come from its last layer, {card.layers}.")
         encoder, tokenizer = load(model, layer)

@@ -26,10 +26,10 @@ from m2dr.core.records import (
 )
 from m2dr.model import checkpoint
 from m2dr.model.card import write_readme
+from m2dr.model.checkpoint import Model
 from m2dr.model.encoder import Encoder, IdsAndMask
 from m2dr.model.exits import FittedExits, linear
 from m2dr.model.graphs import RUNTIMES, write_graph_files
-from m2dr.model.hub import find_folder
 from m2dr.model.modules import Dense, Truncate
 from m2dr.model.st_folder import write_model_settings
 from m2dr.model.tokenizer import ModelTokenizer
@@ -62,20 +62,20 @@ class CutModel:
         return last and self.cut.layer < self.parent.layers
 
 
-def refuse_unready(card: ModelCard, cut: Cut, model: str, exits: Path | None) -> None:
+def refuse_unready(model: Model, cut: Cut, exits: Path | None) -> None:
     """Refuse a cut that was neither fitted nor trained.
 
     Dims between two that were trained are as good, and so are all dims of a rotation.
 
     Args:
-        card: of the model.
+        model: that was opened.
         cut: that is asked for; its layer is not 0.
-        model: folder or id.
         exits: folder of the exits of an index, which make every layer below the last ready.
 
     Raises:
         UserError: it was neither.
     """
+    card = model.card
     card.check(cut)
     if exits is not None and cut.layer < card.layers:
         return
@@ -83,18 +83,18 @@ def refuse_unready(card: ModelCard, cut: Cut, model: str, exits: Path | None) ->
         raise UserError(f"{cut} of {model} was neither fitted nor trained; --force exports it.")
 
 
-def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
+def cut_model(model: Model, cut: Cut, exits: Path | None = None) -> CutModel:
     """Load the first layers of a model, and cut its exit to the dims of a cut.
 
     Args:
-        model: folder or id.
+        model: that was opened.
         cut: with a layer from 1.
         exits: folder of the exits of an index, in place of the model's own.
 
     Raises:
         UserError: no such model or cut, or the exits are another model's.
     """
-    parent = checkpoint.read_card(model)
+    parent = model.card
     parent.check(cut)
     used = exits if cut.layer < parent.layers else None
     encoder, tokenizer = checkpoint.load(model, cut.layer, exits=used)
@@ -232,11 +232,11 @@ def _probes(tokenizer: ModelTokenizer, length: int) -> Iterator[IdsAndMask]:
         yield tokenizer.pad(tokenizer.enclosed(words))
 
 
-def write_words(model: str, folder: Path, dim: int | None, exits: Path | None) -> tuple[int, int]:
+def write_words(model: Model, folder: Path, dim: int | None, exits: Path | None) -> tuple[int, int]:
     """Write layer 0, which is words.safetensors with a README.
 
     Args:
-        model: folder or id.
+        model: that was opened.
         folder: to write; empty or missing.
         dim: dims to keep; all by default.
         exits: folder of the exits of an index, in place of the model's own.
@@ -248,8 +248,8 @@ def write_words(model: str, folder: Path, dim: int | None, exits: Path | None) -
         UserError: there are no words, or fewer dims, or `folder` holds something or is being
             written to.
     """
-    card = checkpoint.read_card(model)
-    words = WordTable.open(exits or find_folder(model))
+    card = model.card
+    words = WordTable.open(exits or model.folder)
     card.check(Cut(card.layers, dim or card.width))
     words = words.cut(0, dim or card.width)
     with _exported(folder) as aside:

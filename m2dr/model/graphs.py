@@ -35,7 +35,7 @@ from m2dr.core.files import error_summary, json_sha256, sha256_of
 from m2dr.core.progress import say
 from m2dr.core.records import ModelCard
 from m2dr.model.backbones import backbone_of, sizes_of
-from m2dr.model.checkpoint import load, load_tokenizer, read_card
+from m2dr.model.checkpoint import Model, load, load_tokenizer
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, IdsAndMask
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
@@ -151,7 +151,6 @@ RUNTIMES = {
         RuntimeKind(OPENVINO, (OPENVINO,), ("fp32", "bf16"), _write_openvino, _open_openvino),
     )
 }
-NAMES = ("torch", *RUNTIMES)
 
 
 def require_runtime(name: str) -> None:
@@ -284,31 +283,22 @@ class GraphRuntime:
         return self.run(input_ids, attention_mask)[None]
 
 
-@dataclass(frozen=True)
-class OpenedRuntime:
-    """A runtime ready for queries of one layer."""
-
-    name: str
-    runtime: Encoder | GraphRuntime
-    tokenizer: ModelTokenizer
-
-
-def open_runtime(
+def open_graph(
     name: str,
-    model: str,
+    model: Model,
     layer: int,
     device: str,
     dtype: str,
     cache: Path,
     exits: Path | None = None,
-) -> OpenedRuntime:
-    """Open the first layers of a model in a runtime.
+) -> tuple[GraphRuntime, ModelTokenizer]:
+    """Open a graph of the first layers of a model, which is written if needed.
 
     Args:
-        name: torch, onnx or openvino.
-        model: folder or id.
+        name: of its runtime, onnx or openvino.
+        model: that was opened.
         layer: number of layers that a query runs through, from 1; layer 0 needs no runtime.
-        device: as `choose_device` takes it; graphs run on the CPU.
+        device: auto or cpu, where graphs run.
         dtype: as `choose_dtype` takes it; auto is fp32 in graphs.
         cache: folder of the graphs.
         exits: folder of the exits of an index, in place of the model's own.
@@ -316,22 +306,19 @@ def open_runtime(
     Raises:
         UserError: there is no such runtime, it is not installed, or it cannot run this encoder.
     """
-    if name not in NAMES:
-        raise UserError(f"There is no runtime {name!r}. {nearest(name, NAMES)}")
-
-    if name == "torch":
-        chosen = choose_device(device)
-        return OpenedRuntime(name, *load(model, layer, chosen, choose_dtype(dtype, chosen), exits))
-    kind, card, form = RUNTIMES[name], read_card(model), "fp32" if dtype == "auto" else dtype
+    if name not in RUNTIMES:
+        known = ("torch", *RUNTIMES)
+        raise UserError(f"There is no runtime {name!r}. {nearest(name, known)}")
+    kind, form = RUNTIMES[name], "fp32" if dtype == "auto" else dtype
     kind.require(device, dtype)
-    folder, run = _graph_folder(cache, card, layer, name, "vectors", exits), None
+    folder, run = _graph_folder(cache, model.card, layer, name, "vectors", exits), None
     if folder.exists():
         with suppress(Exception):  # a damaged graph, which is written again below
             run = kind.open(folder, form)
     if run is None:
         _write_cached(load(model, layer, exits=exits)[0], layer, folder, name)
         run = kind.open(folder, form)
-    return OpenedRuntime(name, GraphRuntime(run, card, layer), load_tokenizer(model))
+    return GraphRuntime(run, model.card, layer), load_tokenizer(model.folder)
 
 
 class OpenvinoBatches:
@@ -430,7 +417,7 @@ class DocumentSource:
     """The model that documents are encoded with, and how.
 
     Attributes:
-        model: folder or id.
+        model: that was opened.
         layer: the deepest one that is needed; those behind it do not run.
         device: as `choose_device` takes it.
         dtype: as `choose_dtype` takes it.
@@ -439,7 +426,7 @@ class DocumentSource:
             what stands between them.
     """
 
-    model: str
+    model: Model
     layer: int
     device: str
     dtype: str
@@ -459,7 +446,7 @@ class DocumentSource:
     @property
     def graph_folder(self) -> Path:
         """Where the graph is kept."""
-        return _graph_folder(self.cache, read_card(self.model), self.layer, OPENVINO, "states")
+        return _graph_folder(self.cache, self.model.card, self.layer, OPENVINO, "states")
 
     def open(self, runtime: str) -> tuple[BatchEncoder, ModelTokenizer]:
         """Open the encoder in a runtime: torch, or openvino, whose graph is written if needed.
@@ -469,7 +456,7 @@ class DocumentSource:
                 graph in int8 is not the one of the runtime.
         """
         if not runtime.startswith(OPENVINO):
-            return load(self.model, self.layer, choose_device(self.device), self.multiplied)
+            return load(self.model, self.layer, self.device, self.dtype)
         RUNTIMES[OPENVINO].require(self.device, self.dtype)
         dtype = self.multiplied_name
         encoder, tokenizer = load(self.model, self.layer)

@@ -1,17 +1,12 @@
 """Where a model is: a folder, the built-in backbone or a hub id, and the names of its files."""
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any
 
 from m2dr.core.errors import UserError, require
 from m2dr.core.files import read_json
-from m2dr.core.records import CARD_FILE
 
 BUILT_IN = "minilm"
 BUILT_IN_ID = "sentence-transformers/all-MiniLM-L6-v2"  # its id on the hub
@@ -42,10 +37,6 @@ _NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles
 _COPIES = ["onnx/*", "openvino/*"]  # for other runtimes
 _COPY = "models--"  # begins the name of a local copy's folder
 _COMMIT = re.compile("[0-9a-f]{40}")
-# Folders by name and revision, in the blocks of `pinned`.
-_pinned: ContextVar[Mapping[tuple[str, str], Path]] = ContextVar(
-    "pinned", default=MappingProxyType({})
-)
 
 
 def find_folder(
@@ -63,8 +54,6 @@ def find_folder(
         UserError: there is nothing of that name, the folder holds no model, or something that is
             no regular file in place of one; or a revision is asked of a folder.
     """
-    if (name, revision) in _pinned.get():
-        return _pinned.get()[name, revision]
     folder = Path(name)
     if revision and (name == BUILT_IN or folder.exists()):
         raise UserError(f"Revision {revision} was asked for, and {name} is no id of the hub.")
@@ -85,32 +74,6 @@ def find_folder(
 def is_id(name: str) -> bool:
     """Return whether a name may be an id of the hub: it is no path that is written as one."""
     return not name.startswith((".", "/", "~")) and name.count("/") <= 1
-
-
-@contextmanager
-def pinned(name: str, revision: str = "") -> Iterator[None]:
-    """Fetch a model by its id once; within the block its name means that copy.
-
-    A branch that moves meanwhile changes nothing. A folder is no copy of the hub, and is looked up
-    again each time.
-
-    Args:
-        name: folder or id.
-        revision: branch, tag or commit.
-
-    Raises:
-        UserError: as `find_folder` does.
-    """
-    known = _pinned.get()
-    is_remote = not (name == BUILT_IN or Path(name).exists()) and is_id(name)
-    if is_remote or revision:
-        folder = find_folder(name, revision)
-        known = {**known, (name, revision): folder, (name, ""): folder}
-    before = _pinned.set(known)
-    try:
-        yield
-    finally:
-        _pinned.reset(before)
 
 
 def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> Path:
@@ -141,8 +104,6 @@ def _checked(folder: Path) -> Path:
     Raises:
         UserError: it does not.
     """
-    if (folder / CARD_FILE).exists():
-        raise UserError(f"{folder} has vectors and no model; take layer 0 or --query-vectors.")
     if is_half_written(folder):
         raise UserError(f"{folder} holds an incomplete model; repeat the command that wrote it.")
     if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():

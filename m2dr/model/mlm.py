@@ -14,7 +14,7 @@ from torch.nn.functional import gelu, linear
 from m2dr.core.files import explain_failure
 from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.encoder import Encoder
-from m2dr.model.hub import find_folder, transformer_folder
+from m2dr.model.hub import transformer_folder
 
 # Names in checkpoints of masked language modelling: the transform, the norm, the bias's owner.
 _STORED = (
@@ -96,15 +96,15 @@ class FirstTokenDecoder(nn.Module):
         return (replaced, *given[1:]), {k: v for k, v in named.items() if k != "hidden_states"}
 
 
-def masked_head(name: str) -> tuple[MaskedHead, bool]:
-    """Return the masked-LM head of a backbone, and whether its weights were in the folder.
+def masked_head(model: Path) -> tuple[MaskedHead, bool]:
+    """Return the masked-LM head of the folder of a backbone, and whether it has its weights.
 
     Without stored weights the head is initialised at random.
 
     Raises:
         UserError: the folder is missing or damaged.
     """
-    folder = transformer_folder(find_folder(name))
+    folder = transformer_folder(model)
     config = read_config(folder)
     spread = float(getattr(config, "initializer_range", 0.02))
     epsilon = float(getattr(config, "layer_norm_eps", 1e-12))
@@ -116,9 +116,9 @@ def masked_head(name: str) -> tuple[MaskedHead, bool]:
     return head, bool(found)
 
 
-def is_bidirectional(name: str) -> bool:
+def is_bidirectional(model: Path) -> bool:
     """Return whether tokens see those that follow them, which masked-LM training needs."""
-    return not backbone_of(read_config(find_folder(name))).causal
+    return not backbone_of(read_config(model)).causal
 
 
 def word_embeddings(encoder: Encoder) -> nn.Embedding:

@@ -95,7 +95,7 @@ class ServedIndex:
         self.index = Index(request, encoders)
         resolved = self.index.resolved
         self.card, self.corpus, self.dataset = resolved.card, resolved.corpus, resolved.dataset
-        self.model = names_of([resolved.model])[0]
+        self.model = names_of([resolved.model.name])[0]
         self._scanned = resolved.folder is None
         self._plans = resolved.plans()
         self.dims = self._cuts()  # by layer
@@ -157,7 +157,7 @@ class ServedIndex:
         plan = self._plans.get(layer)
         if side == "document":
             own = self.index.resolved.model
-            plan = plan_of_model(own, layer, card) if layer <= card.query_layer else None
+            plan = plan_of_model(own, layer) if layer <= card.query_layer else None
         if plan is None:
             raise Refused(422, f"No model embeds documents of {self.corpus}.", "side")
         return self.index.encoders.of(plan, request.runtime, request.device, request.dtype)
@@ -448,7 +448,7 @@ class Service:
 
     def _of_model(self, name: str) -> ServedIndex:
         for known, index in self.indexes.items():
-            if name in (known, index.model, index.index.resolved.model):
+            if name in (known, index.model, index.index.resolved.model.name):
                 return index
         hint = nearest(name[:80], dict.fromkeys(index.model for index in self.indexes.values()))
         raise Refused(404, f"There is no model {name[:80]!r}. {hint}", "model")

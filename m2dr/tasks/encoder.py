@@ -23,12 +23,12 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import cache_folder, read_json
 from m2dr.core.progress import Advance, progress
-from m2dr.core.records import Cut, Document, Side
+from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import of_queries
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
 from m2dr.data.tables import id_of, optional, rows_of
 from m2dr.index.vectors import prefixes
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import open_model
 from m2dr.model.hub import find_folder
 from m2dr.model.st_folder import MODEL_SETTINGS, SIDES, default_prompt_name
 from m2dr.model.tokenizer import tokenize
@@ -66,7 +66,7 @@ class Encoder:
 
     Attributes:
         name: folder or id of the model.
-        card: layers, width, similarity, prompts, lengths, trained cuts.
+        model: of that name, opened.
         layer: that queries run through.
         dim: of a vector.
         options: device, dtype, runtime and lengths, as they were asked for.
@@ -103,7 +103,7 @@ class Encoder:
             UserError: no such model, or it has no such layer or dim, or reads no such length.
         """
         self.name = str(fspath(name))
-        self.card = read_card(self.name, query_length, document_length)
+        self.model = open_model(self.name, query_length, document_length)
         full = self.card.full
         cut = Cut(full.layer if layer is None else layer, full.dim if dim is None else dim)
         self.card.check(cut)
@@ -157,6 +157,11 @@ class Encoder:
         return cls(folder, layer, dim, **options)
 
     @property
+    def card(self) -> ModelCard:
+        """The card of the model: layers, width, similarity, prompts, lengths, trained cuts."""
+        return self.model.card
+
+    @property
     def document_layer(self) -> int:
         """Layer of the documents that queries of the cut were trained to search."""
         return document_layer(self.card, self.layer)
@@ -183,7 +188,7 @@ class Encoder:
 
     @max_seq_length.setter
     def max_seq_length(self, length: int) -> None:
-        self.card = read_card(self.name, length, length)
+        self.model = self.model.with_lengths(length, length)
         self.options |= {"query_length": length, "document_length": length}
 
     @property
@@ -201,7 +206,7 @@ class Encoder:
     @cached_property
     def _settings(self) -> Mapping[str, Any]:
         """The settings of the model for sentence-transformers."""
-        path = find_folder(self.name) / MODEL_SETTINGS
+        path = self.model.folder / MODEL_SETTINGS
         return read_json(path) if path.is_file() else {}
 
     def get_embedding_dimension(self) -> int:
@@ -403,7 +408,7 @@ class Encoder:
         metadata = {
             "name": f"m2dr/{names_of([self.name])[0]}-{Cut(self.layer, self.dim)}",
             "revision": card.fingerprint,
-            "n_parameters": parameters_of(load(self.name, deepest)[0], deepest),
+            "n_parameters": parameters_of(load(self.model, deepest)[0], deepest),
             "embed_dim": self.dim,
             "max_tokens": max(card.query_length, card.document_length),
             "similarity_fn_name": card.similarity,
@@ -450,7 +455,7 @@ class Encoder:
         from m2dr.tasks.publish import save_cut
 
         self._refuse_lengths()
-        save_cut(self.name, Cut(self.layer, self.dim), self.document_layer, Path(folder), force)
+        save_cut(self.model, Cut(self.layer, self.dim), self.document_layer, Path(folder), force)
         return Path(folder)
 
     def push_to_hub(
@@ -589,7 +594,7 @@ class Encoder:
         from m2dr.model.graphs import OPENVINO, DocumentSource
 
         device, dtype = self.options["device"], self.options["dtype"]
-        source = DocumentSource(self.name, layer, device, of_queries(dtype), cache_folder())
+        source = DocumentSource(self.model, layer, device, of_queries(dtype), cache_folder())
         runtime = OPENVINO
         if dtype == "int8":
             from m2dr.model.int8 import quantized
@@ -601,7 +606,7 @@ class Encoder:
     def _open(self, layer: int) -> "QueryEncoder":
         how = [self.options[name] for name in ("runtime", "device")]
         how.append(of_queries(self.options["dtype"]))
-        plan = plan_of_model(self.name, layer)
+        plan = plan_of_model(self.model, layer)
         return open_queries(plan, *(how if layer else ["torch", *how[1:]]))
 
 

@@ -1,19 +1,15 @@
 """Models by name, and the cuts, layers and labels of a model card."""
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 from m2dr.core.errors import UserError
 from m2dr.core.progress import say
 from m2dr.core.records import CARD_FILE, Cut, ModelCard
 from m2dr.core.requests import MODELS
 from m2dr.index.manifest import Label
-from m2dr.model.checkpoint import read_card, read_card_file
-from m2dr.model.hub import BUILT_IN, CARD, find_folder, pinned
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from m2dr.model.checkpoint import Model, read_card, read_card_file
+from m2dr.model.hub import BUILT_IN, CARD, find_folder
 
 
 def device_name(device: object) -> str:
@@ -25,17 +21,6 @@ def dtype_name(dtype: object) -> str:
     """Return a number format, also one of torch, by the name that m2dr has for it."""
     name = "auto" if dtype is None else str(dtype).removeprefix("torch.")
     return {"float32": "fp32", "bfloat16": "bf16"}.get(name, name)
-
-
-def at_revision(function: Function) -> Function:
-    """Return a function in which the backbone of its settings is one commit of the hub."""
-
-    @wraps(function)
-    def run(settings: Any, *arguments: Any, **keywords: Any) -> Any:  # the function's
-        with pinned(settings.backbone, settings.revision):
-            return function(settings, *arguments, **keywords)
-
-    return cast(Function, run)
 
 
 def newest_model(folder: Path = MODELS) -> str:
@@ -61,14 +46,14 @@ def newest_model(folder: Path = MODELS) -> str:
     return BUILT_IN
 
 
-def label_of(card: ModelCard, model: str, source: str = "") -> Label:
+def label_of(model: Model, source: str = "") -> Label:
     """Return the label that an index keeps of the vectors of a model.
 
     Args:
-        card: model card.
-        model: folder or id, as given to m2dr.
+        model: that was opened.
         source: corpus, as given to m2dr.
     """
+    card = model.card
     return Label(
         fingerprint=card.fingerprint,
         similarity=card.similarity,
@@ -79,7 +64,7 @@ def label_of(card: ModelCard, model: str, source: str = "") -> Label:
         document_length=card.document_length,
         document_layer=card.documents,
         cuts=tuple((cut.layer, cut.dim) for cut in card.cuts),
-        model=model,
+        model=model.name,
         source=source,
     )
 

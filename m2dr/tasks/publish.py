@@ -23,6 +23,7 @@ from m2dr.evaluation.costs import bytes_per_document
 from m2dr.evaluation.grid import GRID, by_code
 from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
+from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.encoder import parameters_of
 from m2dr.model.export import cut_model, refuse_unready, write_graph, write_words
 from m2dr.model.hub import (
@@ -65,7 +66,7 @@ def export_model(request: ExportRequest) -> Report:
         UserError: options contradict each other, there is no such model or cut, it was neither
             fitted nor trained, or `out` holds something or lies in the model.
     """
-    request, model = at_cut(request, "layers"), request.model or newest_model()
+    request, name = at_cut(request, "layers"), request.model or newest_model()
     layer, dim = request.layers, request.dim
     if layer is None:
         raise UserError("No cut was named, by --cut L4D128 or by --layers 4.")
@@ -73,9 +74,10 @@ def export_model(request: ExportRequest) -> Report:
         raise UserError(f"There is no format {request.format!r}. {nearest(request.format, GRAPHS)}")
     if layer == 0 and request.format:
         raise UserError(f"--format {request.format} was given, and layer 0 is words, no graph.")
-    folder = Path(model)
+    folder = Path(name)
     if folder.is_dir() and request.out.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"--out {request.out} lies in the folder of the model that is exported.")
+    model = open_model(name)
     if layer == 0:
         words, dims = write_words(model, request.out, dim, request.exits)
         text = f"Layer 0: {words:,} words, {dims} dims; {request.out}"
@@ -84,21 +86,21 @@ def export_model(request: ExportRequest) -> Report:
         cuts = ", ".join(map(str, card.cuts)) or "none"
         text = f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {request.out}"
     else:
-        cut = Cut(layer, dim or checkpoint.read_card(model).width)
+        cut = Cut(layer, dim or model.card.width)
         text = "\n".join(_export_cut(request, model, cut))
     return Report(text=text, files=(request.out,))
 
 
-def _export_cut(request: ExportRequest, model: str, cut: Cut) -> list[str]:
-    card, exits = checkpoint.read_card(model), request.exits
+def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
+    card, exits = model.card, request.exits
     if exits and cut.layer == card.layers:
         raise UserError(f"--exits was given with {cut}; an index has exits below the last layer.")
     if not request.force:
-        refuse_unready(card, cut, model, exits)
-    made, name = cut_model(model, cut, exits), names_of([model])[0]
+        refuse_unready(model, cut, exits)
+    made, name = cut_model(model, cut, exits), names_of([model.name])[0]
     results: list[ModelResult] = []
     if not made.of_index:  # results do not say by which exits of an index
-        found = _results_of(card, name, CardRequest(Path(model), request.results))
+        found = _results_of(card, name, CardRequest(Path(model.name), request.results))
         results = [r for r in found if not (r.provenance and r.provenance.exits)]
     record = ExportRecord(
         cut=cut,
@@ -156,11 +158,11 @@ def _costs(results: list[ModelResult], cut: Cut, parameters: int) -> CutCosts:
     return CutCosts(None, parameters, bytes_per_document(cut.dim))
 
 
-def save_cut(model: str, cut: Cut, documents: int, out: Path, force: bool = False) -> None:
+def save_cut(model: Model, cut: Cut, documents: int, out: Path, force: bool = False) -> None:
     """Write a cut as `m2dr export` does, or the whole model where the cut is all of it.
 
     Args:
-        model: folder or id.
+        model: that was opened.
         cut: to keep; with layer 0, whose table is no model, all that its documents need is kept.
         documents: layer of the documents.
         out: folder to write.
@@ -169,19 +171,19 @@ def save_cut(model: str, cut: Cut, documents: int, out: Path, force: bool = Fals
     Raises:
         UserError: as `export_model` and `save_model` do.
     """
-    if cut.layer == 0 or cut == checkpoint.read_card(model).full:
+    if cut.layer == 0 or cut == model.card.full:
         save_model(model, max(cut.layer, documents), out)
         return
-    export_model(ExportRequest(out=out, cut=cut, model=model, force=force))
+    export_model(ExportRequest(out=out, cut=cut, model=model.name, force=force))
 
 
-def save_model(model: str, layers: int, out: Path) -> ModelCard:
+def save_model(model: Model, layers: int, out: Path) -> ModelCard:
     """Write the first layers of a model, or all of it under the card that it has.
 
     Raises:
         UserError: there is no such model, or `out` holds something or cannot be written.
     """
-    if layers < checkpoint.read_card(model).layers:
+    if layers < model.card.layers:
         return checkpoint.export_cut(model, layers, out)
     with checkpoint.locked_for_export(out):
         encoder, tokenizer = checkpoint.load(model)
@@ -199,7 +201,7 @@ def write_card(request: CardRequest) -> Report:
     """
     folder = request.model
     _require_own(folder)
-    card, name = checkpoint.read_card(str(folder)), names_of([str(folder)])[0]
+    card, name = open_model(folder).card, names_of([str(folder)])[0]
     results = _results_of(card, name, request)
     with lock_folder(folder):
         grids = tuple(
@@ -292,12 +294,12 @@ def push_layers(request: PushModelRequest, layers: int) -> PushedModel:
     Raises:
         UserError: as `push_model` and `save_model` do.
     """
-    model = request.model
-    if (model / CARD).is_file() and checkpoint.read_card(str(model)).layers == layers:
+    model = open_model(request.model)
+    if (request.model / CARD).is_file() and model.card.layers == layers:
         return push_model(request)
     with TemporaryDirectory() as folder:
         copy = Path(folder, request.id.rpartition("/")[2])
-        save_model(str(model), layers, copy)
+        save_model(model, layers, copy)
         return push_model(replace(request, model=copy))
 
 
@@ -315,7 +317,7 @@ def push_model(request: PushModelRequest) -> PushedModel:
     _require_own(folder)
     if (folder / CHECKPOINTS).exists():
         raise UserError(f"{folder} holds a training that is not finished.")
-    checkpoint.read_card(str(folder))  # the files are those that m2dr.json was written for
+    open_model(folder)  # the files are those that m2dr.json was written for
     patterns = [*FILES, "LICENSE*"]
     for row in listed_modules(folder):
         patterns += [f"{row.path}/{kind}" for kind in _IN_MODULES] if row.path else []

@@ -34,8 +34,8 @@ from m2dr.index.exit_files import (
     no_exits,
 )
 from m2dr.index.manifest import layer_folder
-from m2dr.model.checkpoint import check_exits, read_card
-from m2dr.model.hub import EXITS, WORDS, find_folder
+from m2dr.model.checkpoint import Model, check_exits, load, open_model
+from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import SAMPLE_QUERY, tokenize
 from m2dr.model.words import WordTable
 from m2dr.tasks.embed import embed_texts, tokens_per_batch
@@ -44,7 +44,8 @@ from m2dr.tasks.models import fitted_cuts, label_of, names_of
 if TYPE_CHECKING:
     from m2dr.evaluation.costs import Shape
     from m2dr.model.encoder import Encoder as TorchEncoder
-    from m2dr.model.graphs import OpenedRuntime
+    from m2dr.model.graphs import GraphRuntime
+    from m2dr.model.tokenizer import ModelTokenizer
 
 Source = Literal["model", "words", "bridge", "given"]
 DOCUMENTS = ("trained", "same", "last")  # or the number of a layer
@@ -57,8 +58,7 @@ class QueryPlan:
     """How queries of one layer become vectors, and which documents they meet.
 
     Attributes:
-        model: folder or id of the model of the documents.
-        card: of that model.
+        model: of the documents.
         layer: of the queries; the last one where they are given or pass a bridge.
         document_layer: of the documents that they search.
         source: what makes the vectors: the layers of the model, words alone (layer 0), another
@@ -69,14 +69,18 @@ class QueryPlan:
         options: what was asked.
     """
 
-    model: str
-    card: ModelCard
+    model: Model
     layer: int
     document_layer: int
     source: Source
     home: Path | None = None
     exits: Path | None = None
     options: QueryOptions = QueryOptions()
+
+    @property
+    def card(self) -> ModelCard:
+        """The card of the model of the documents."""
+        return self.model.card
 
     @property
     def is_as_trained(self) -> bool:
@@ -134,7 +138,7 @@ class QueryPlan:
             changed = f"The words of {home} were fitted before its documents changed"
             return [f"{changed}; m2dr index fit fits them again."]
         cut, searched = Cut(self.layer, dim), Cut(self.document_layer, dim)
-        return documents(cut) if documents else label_of(self.card, "").warnings(cut, searched)
+        return documents(cut) if documents else label_of(self.model).warnings(cut, searched)
 
     def describe(self, dim: int) -> str:
         """Return what the queries are, in words."""
@@ -174,17 +178,15 @@ def document_layer(card: ModelCard, layer: int, exits: Path | None = None) -> in
     return card.layers if exits or card.documents == "last" else layer
 
 
-def plan_of_model(model: str, layer: int, card: ModelCard | None = None) -> QueryPlan:
+def plan_of_model(model: Model, layer: int) -> QueryPlan:
     """Return the plan of queries of a model alone, by its own exits and without documents."""
-    card = card or read_card(model)
     source: Source = "model" if layer else "words"
-    return QueryPlan(model, card, layer, document_layer(card, layer), source)
+    return QueryPlan(model, layer, document_layer(model.card, layer), source)
 
 
 def plan_query(
     options: QueryOptions,
-    model: str,
-    card: ModelCard,
+    model: Model,
     home: Path,
     layer: int | None = None,
     documents: int | None = None,
@@ -195,7 +197,6 @@ def plan_query(
     Args:
         options: what was asked.
         model: of the documents.
-        card: of that model.
         home: folder of the stores of the documents.
         layer: that queries run through; by default all that there are.
         documents: layer of the documents; by default the one that such queries were trained, or
@@ -205,7 +206,7 @@ def plan_query(
     Raises:
         UserError: the model has no such layer, or the index lacks the exits that were asked for.
     """
-    last = card.layers
+    card, last = model.card, model.card.layers
     if options.query_vectors and layer not in (None, last):
         raise UserError(f"--query-vectors stand for layer {last}; leave --query-layer out.")
     if layer is None:
@@ -237,7 +238,7 @@ def plan_query(
     if is_over_bridge or options.query_vectors:
         source = "given" if options.query_vectors else "bridge"
     searched = document_layer(card, layer, exits) if documents is None else documents
-    plan = QueryPlan(model, card, layer, searched, source, home, exits, options)
+    plan = QueryPlan(model, layer, searched, source, home, exits, options)
     if plan.mix and not will_be_fitted and not fitting_exits(layer_folder(home, last)):
         raise no_exits(home)
     return plan
@@ -245,8 +246,7 @@ def plan_query(
 
 def plan_layers(
     options: QueryOptions,
-    model: str,
-    card: ModelCard,
+    model: Model,
     home: Path,
     layers: Sequence[int] = (),
     documents: str = "trained",
@@ -257,7 +257,6 @@ def plan_layers(
     Args:
         options: what was asked.
         model: of the documents.
-        card: of that model.
         home: folder of the stores of the documents.
         layers: of the queries; by default all that can be searched. Queries that are given or pass
             a bridge are those of the last layer beside these.
@@ -267,6 +266,7 @@ def plan_layers(
     Raises:
         UserError: as `plan_query` does, or `documents` names no layer.
     """
+    card = model.card
     if documents not in DOCUMENTS and not (documents.isascii() and documents.isdecimal()):
         choices = f"{', '.join(DOCUMENTS)}, or {card.lowest_layer} to {card.layers}"
         raise UserError(f"--documents {documents} names no layer of documents: {choices}.")
@@ -276,7 +276,7 @@ def plan_layers(
         named = {"trained": None, "same": layer, "last": card.layers}
         searched = named[documents] if documents in named else int(documents)
         own_options = replace(options, query_vectors=vectors)
-        return plan_query(own_options, model, card, home, layer, searched, will_be_fitted)
+        return plan_query(own_options, model, home, layer, searched, will_be_fitted)
 
     last = (card.layers,) if options.query_vectors or options.query_model else ()
     if not layers:
@@ -350,6 +350,15 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
 # Encode
 
 
+@dataclass(frozen=True)
+class OpenedRuntime:
+    """Layers of a model in a runtime, ready for queries of the last one of them."""
+
+    name: str  # torch, onnx or openvino
+    runtime: "TorchEncoder | GraphRuntime"
+    tokenizer: "ModelTokenizer"
+
+
 class QueryEncoder:
     """Encodes the queries of a plan; thread-safe.
 
@@ -359,7 +368,7 @@ class QueryEncoder:
         opened: its layers in a runtime; None where none runs.
     """
 
-    opened: "OpenedRuntime | None" = None
+    opened: OpenedRuntime | None = None
     is_timed = True  # whether costs can be measured
 
     def __init__(self, plan: QueryPlan) -> None:
@@ -459,23 +468,25 @@ class _Model(QueryEncoder):
 
     def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
         super().__init__(plan)
-        from m2dr.model.graphs import open_runtime
-
         # A tokenizer keeps its last length inside: two threads would mix them up.
         self._lock = threading.Lock()
         self._words: WordTable | None = None
-        if runtime != "torch":  # a graph is opened without a look at exits, and has no words
+        model, layer, dtype = plan.model, plan.layer, of_queries(dtype)
+        self.opened: OpenedRuntime
+        if runtime == "torch":
+            encoder, tokenizer = load(model, layer, device, dtype, plan.exits)
+            self.opened = OpenedRuntime(runtime, encoder, tokenizer)
+            self._words = encoder.fitted.words if encoder.fitted is not None else None
+        else:
+            from m2dr.model.graphs import open_graph
+
+            # A graph is opened without a look at exits, and has no words.
             if plan.exits is not None:
                 check_exits(plan.exits, plan.card.fingerprint, EXITS)
             if plan.exits is not None or plan.card.exit_head == "fitted":
                 self._words = _words_of(plan)
-        dtype, cache = of_queries(dtype), cache_folder()
-        self.opened: OpenedRuntime = open_runtime(
-            runtime, plan.model, plan.layer, device, dtype, cache, plan.exits
-        )
-        self.card = self.opened.runtime.card.with_lengths_of(plan.card)
-        fitted = getattr(self.opened.runtime, "fitted", None)
-        self._words = fitted.words if fitted is not None else self._words
+            graph = open_graph(runtime, model, layer, device, dtype, cache_folder(), plan.exits)
+            self.opened = OpenedRuntime(runtime, *graph)
 
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
         with self._lock:
@@ -534,15 +545,14 @@ class _Bridge(_Model):
 
     def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
         assert plan.exits is not None, "a bridge lies in the exits of an index"
-        model = plan.options.query_model
-        card = read_card(model)
+        model = open_model(plan.options.query_model)
         self._bridge = _checked_words(plan.exits, plan.card.fingerprint)
-        if self._bridge.query_model != encoding_of(label_of(card, "")):
+        if self._bridge.query_model != encoding_of(label_of(model)):
             raise UserError(
                 f"The index was not fitted for queries of {model}; m2dr index fit --query-model "
                 "does so."
             )
-        super().__init__(plan_of_model(model, card.query_layer, card), runtime, device, dtype)
+        super().__init__(plan_of_model(model, model.card.query_layer), runtime, device, dtype)
 
     def embed(
         self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
@@ -681,13 +691,8 @@ def encode_layers(
         else:
             yield plan.layer, open_queries(plan, "torch", device, dtype).encode(texts, ids)
     for exits, shared in passes.items():
-        from m2dr.model import checkpoint
-        from m2dr.model.devices import choose_device, choose_dtype
-
-        layers, torch_device = sorted(plan.layer for plan in shared), choose_device(device)
-        model, torch_dtype = shared[0].model, choose_dtype(of_queries(dtype), torch_device)
-        encoder, tokenizer = checkpoint.load(model, layers[-1], torch_device, torch_dtype, exits)
-        encoder.card = encoder.card.with_lengths_of(shared[0].card)
+        layers, model = sorted(plan.layer for plan in shared), shared[0].model
+        encoder, tokenizer = load(model, layers[-1], device, of_queries(dtype), exits)
         with progress("Encoding", len(texts), "queries") as advance:
             vectors = embed_texts(encoder, tokenizer, texts, "query", layers, advance)
         yield from zip(layers, vectors, strict=True)
@@ -719,7 +724,7 @@ def _words_of(plan: QueryPlan) -> WordTable:
     """Open layer 0 of the exits of the index, or of the model."""
     if plan.exits is not None:
         return _checked_words(plan.exits, plan.card.fingerprint)
-    return WordTable.open(find_folder(plan.model))
+    return WordTable.open(plan.model.folder)
 
 
 def _checked_words(exits: Path, fingerprint: str) -> WordTable:

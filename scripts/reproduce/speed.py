@@ -23,7 +23,7 @@ from training import Scale, settings_of, write
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.settings import TrainSettings
 from m2dr.data.sentences import open_scored_pairs
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import open_model, read_card
 from m2dr.tasks.evaluating.costs import document_speeds
 from m2dr.tasks.query import QueryEncoders, plan_of_model
 from m2dr.tasks.training.train import prepare
@@ -72,7 +72,7 @@ def encoding(scale: Scale) -> list[Ratio]:
     last = read_card(model).layers
     texts = _sentences(scale)
     opened, how = QueryEncoders(), ("torch", scale.device, "auto")
-    encoders = {n: opened.of(plan_of_model(model, n), *how) for n in (last, last // 2)}
+    encoders = {n: opened.of(plan_of_model(open_model(model), n), *how) for n in (last, last // 2)}
     rates: dict[int, list[float]] = {last // 2: [], last: []}
     for _ in range(ROUNDS):
         for layer, rate in document_speeds(encoders, texts, 1).items():

@@ -24,7 +24,7 @@ from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
-from m2dr.model.checkpoint import export_cut
+from m2dr.model.checkpoint import export_cut, open_model
 from m2dr.tasks import encoder as module
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import Searcher
@@ -67,7 +67,7 @@ def test_built_in_model_is_that_of_sentence_transformers() -> None:
 
 
 def test_cut_is_the_first_layers(prompted: Path, tmp_path: Path) -> None:
-    export_cut(str(prompted), 2, tmp_path / "two")
+    export_cut(open_model(prompted), 2, tmp_path / "two")
     referee = SentenceTransformer(str(tmp_path / "two"), device="cpu", truncate_dim=8)
     cosine = prompted.name == "cosine"
     expected = referee.encode_query(WORDS, normalize_embeddings=cosine)

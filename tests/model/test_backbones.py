@@ -16,7 +16,7 @@ from m2dr.model.backbones import (
     read_sizes,
     sizes_of,
 )
-from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.checkpoint import export_cut, load, open_model, save
 from m2dr.model.encoder import Encoder
 
 DECODERS = [name for name, row in BACKBONES.items() if row.causal]
@@ -55,7 +55,7 @@ def test_whoever_opens_the_folder_attends_both_ways(
     with torch.inference_mode():
         expected = encoder(IDS, MASK)
     save(encoder, tokenizer, encoder.card, tmp_path / "full")
-    export_cut(tmp_path / "full", 2, tmp_path / "cut")
+    export_cut(open_model(tmp_path / "full"), 2, tmp_path / "cut")
 
     with torch.inference_mode():
         again = load(tmp_path / "full")[0](IDS, MASK)

@@ -20,7 +20,7 @@ from world import load_plain, make_fitted
 
 from m2dr.core.records import Cut
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import export_cut, load, read_card, save
+from m2dr.model.checkpoint import export_cut, load, open_model, read_card, save
 
 HOSTILE = "a|b ```\n---\nlicense: mine\n# not a title <script>x</script>"
 
@@ -44,7 +44,7 @@ def test_no_tool_reports_a_weight_that_is_missing_or_not_its_own(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     folder = saved(model_type)
-    export_cut(folder, 2, tmp_path / "cut")
+    export_cut(open_model(folder), 2, tmp_path / "cut")
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_info()
     heard = io.StringIO()  # its own handler writes to the standard error of when it was imported

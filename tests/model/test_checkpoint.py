@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from world import load_plain, make_model
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.model.checkpoint import export_cut, load, read_card, save
+from m2dr.model.checkpoint import export_cut, load, open_model, read_card, save
 from m2dr.tasks.models import label_of
 
 CUTS = (Cut(2, 8), Cut(2, 16), Cut(2, 32), Cut(4, 8), Cut(4, 32))
@@ -133,11 +134,11 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_what_changes_vectors_is_another_model(
     change: Callable[[Path], object], theirs: Path, own: Path
 ) -> None:
-    before = label_of(read_card(theirs), "theirs")
+    before = label_of(open_model(theirs))
     change(theirs)
     change(own)
     with pytest.raises(UserError, match="were encoded by model"):
-        before.accept(label_of(read_card(theirs), "theirs"), "tiny")
+        before.accept(label_of(open_model(theirs)), "tiny")
     with pytest.raises(UserError, match="were changed"):
         read_card(own)
 
@@ -189,7 +190,7 @@ def test_servers_read_the_dims_of_the_last_layer(
         return dims
 
     model = make_model(backbone(model_type), tmp_path / "model", cuts=CUTS)
-    export_cut(model, 2, tmp_path / "cut")
+    export_cut(open_model(model), 2, tmp_path / "cut")
     assert (dims_of(model), dims_of(tmp_path / "cut")) == ([8, 32], [8, 16, 32])
     _, report = load_plain(model, output_loading_info=True)
     assert not any(report.values())
@@ -201,6 +202,19 @@ def test_servers_read_the_dims_of_the_last_layer(
 
 
 # What is refused
+
+
+@pytest.mark.parametrize("name", ["theirs", "own"])
+def test_a_model_is_loaded_as_it_was_opened_or_not_at_all(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(name)
+    opened = open_model(folder, query_length=9)
+    assert load(opened)[0].card == opened.card == replace(read_card(folder), query_length=9)
+    edit(folder / "config.json", layer_norm_eps=0.5)
+    with pytest.raises(UserError, match=f"Files in {folder} are not those that {folder} was"):
+        load(opened)
+
 
 CODE = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass Own: pass\n"
 

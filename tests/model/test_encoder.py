@@ -20,6 +20,7 @@ from m2dr.model.checkpoint import (
     export_cut,
     fingerprint,
     load,
+    open_model,
     read_card,
     read_card_file,
     save,
@@ -131,7 +132,7 @@ def test_saving_loading_and_exporting_keep_every_vector(
     expected = encoder.embed(ids, mask)
 
     save(encoder, tokenizer, encoder.card, tmp_path / "saved")
-    exported = export_cut(tmp_path / "saved", 2, tmp_path / "cut")
+    exported = export_cut(open_model(tmp_path / "saved"), 2, tmp_path / "cut")
 
     again, part = load(tmp_path / "saved")[0], load(tmp_path / "saved", layer=2)[0]
     shallow = load(tmp_path / "cut")[0]
@@ -196,7 +197,7 @@ def test_a_text_without_a_token_is_zero(
 ) -> None:
     model = make_model(backbone("qwen2"), tmp_path / "model", pooling=pooling)
     encoder, tokenizer = load(model)
-    queries = open_queries(plan_of_model(str(model), 4), device="cpu", dtype="fp32")
+    queries = open_queries(plan_of_model(open_model(model), 4), device="cpu", dtype="fp32")
 
     for rows in ([[]], [[], []], [[], [5, 6, 7]]):
         vectors = embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])

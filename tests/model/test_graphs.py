@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError
 from m2dr.model import graphs
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, save
-from m2dr.model.graphs import OPENVINO, RUNTIMES, DocumentSource, choose_runtime, open_runtime
+from m2dr.model.checkpoint import load, open_model, save
+from m2dr.model.graphs import OPENVINO, RUNTIMES, DocumentSource, choose_runtime, open_graph
 from m2dr.tasks.query import open_queries, plan_of_model
 
 QUICK = ("bert",)  # an export takes seconds; the others run with -m slow
@@ -60,7 +60,7 @@ def saved(
 
 @pytest.fixture(scope="module")
 def fitted(tiny_fitted: Path, cache: Path) -> DocumentSource:
-    return DocumentSource(str(tiny_fitted), 4, "cpu", "fp32", cache)
+    return DocumentSource(open_model(tiny_fitted), 4, "cpu", "fp32", cache)
 
 
 def padded(texts: int, tokens: int) -> Batch:
@@ -85,13 +85,13 @@ def test_queries_have_torchs_vectors(
     model_type: str, kind: str, saved: Callable[[str], Path], cache: Path
 ) -> None:
     model = str(saved(model_type))
-    opened = open_runtime(kind, model, 2, "auto", "auto", cache)
+    graph, _ = open_graph(kind, open_model(model), 2, "auto", "auto", cache)
     encoder, _ = load(model)
     for batch in batches():
-        found = opened.runtime.embed(*batch, [2])
+        found = graph.embed(*batch, [2])
         np.testing.assert_allclose(found, encoder.embed(*batch, [2]), atol=1e-5)
     with pytest.raises(UserError, match="Layer 3 was asked for; this graph gives layer 2"):
-        opened.runtime.embed(*padded(1, 3), [3])
+        graph.embed(*padded(1, 3), [3])
 
 
 def test_queries_have_the_vectors_of_fitted_exits_and_their_words(
@@ -101,11 +101,11 @@ def test_queries_have_the_vectors_of_fitted_exits_and_their_words(
     texts = ["open the file", "a list of numbers", "unheard", ""]
     found = []
     for runtime in ("torch", "onnx"):
-        queries = open_queries(plan_of_model(str(tiny_fitted), 2), runtime, "cpu", "fp32")
+        queries = open_queries(plan_of_model(open_model(tiny_fitted), 2), runtime, "cpu", "fp32")
         found.append(queries.embed(queries.tokenize(texts), texts))
     np.testing.assert_allclose(*found, atol=1e-5)
     with pytest.raises(UserError, match="--runtime onnx was asked for, and layer 0 is words"):
-        open_queries(plan_of_model(str(tiny_fitted), 0), "onnx")
+        open_queries(plan_of_model(open_model(tiny_fitted), 0), "onnx")
 
 
 @pytest.mark.parametrize("model_type", BACKBONE_TYPES)
@@ -113,7 +113,7 @@ def test_documents_have_torchs_vectors_and_states(
     model_type: str, saved: Callable[[str], Path], cache: Path
 ) -> None:
     model = str(saved(model_type))
-    graph, _ = DocumentSource(model, 4, "cpu", "fp32", cache).open(OPENVINO)
+    graph, _ = DocumentSource(open_model(model), 4, "cpu", "fp32", cache).open(OPENVINO)
     encoder, _ = load(model)
     for vectors, batch in zip(graph.embed_many(iter(batches()), ALL), batches(), strict=True):
         np.testing.assert_allclose(vectors, encoder.embed(*batch, ALL), atol=1e-4)
@@ -123,13 +123,11 @@ def test_documents_have_torchs_vectors_and_states(
 
 
 @pytest.mark.parametrize("name", ["torch", "openvino"])
-def test_bf16_is_multiplied_where_it_is_asked_for(
-    name: str, saved: Callable[[str], Path], cache: Path
-) -> None:
-    model, batch = str(saved("bert")), padded(5, 11)
-    opened = open_runtime(name, model, 2, "cpu", "bf16", cache)
+def test_bf16_is_multiplied_where_it_is_asked_for(name: str, saved: Callable[[str], Path]) -> None:
+    model, batch = open_model(saved("bert")), padded(5, 11)
+    opened = open_queries(plan_of_model(model, 2), name, "cpu", "bf16").opened
+    assert opened is not None
     found = opened.runtime.embed(*batch, [2])[0]
-    assert opened.name != "onnx"  # which has fp32 alone
     assert found.dtype == np.float32
     assert cosine(found, load(model)[0].embed(*batch, [2])[0]) > 0.999
 
@@ -141,7 +139,7 @@ def test_documents_do_not_depend_on_the_number_of_threads(
     units = torch.cpu.get_capabilities()
     if dtype == "bf16" and not (units.get("amx_bf16") or units.get("avx512_bf16")):
         pytest.skip("this processor does not multiply in bf16")
-    source, before = DocumentSource(str(saved("bert")), 4, "cpu", dtype, cache), []
+    source, before = DocumentSource(open_model(saved("bert")), 4, "cpu", dtype, cache), []
     threads = torch.get_num_threads()
     try:
         for count in (1, 2, 3):
@@ -171,10 +169,10 @@ def test_a_graph_is_written_once_for_a_model_and_again_when_it_is_damaged(
     monkeypatch.setitem(RUNTIMES, "onnx", kind)
     monkeypatch.setattr(graphs, "_exported", lambda *_: None)
     for model, layer, count in (("bert", 2, 1), ("bert", 2, 1), ("bert", 1, 2), ("roberta", 2, 3)):
-        open_runtime("onnx", str(backbone(model)), layer, "auto", "auto", tmp_path)
+        open_graph("onnx", open_model(backbone(model)), layer, "auto", "auto", tmp_path)
         assert len(written) == count
     next(tmp_path.glob("graphs/*layer-01*/whole")).write_text("flipped")
-    open_runtime("onnx", str(backbone("bert")), 1, "auto", "auto", tmp_path)
+    open_graph("onnx", open_model(backbone("bert")), 1, "auto", "auto", tmp_path)
     assert len(written) == 4
     assert not list(tmp_path.glob("graphs/*.partial"))
 
@@ -184,7 +182,7 @@ def test_a_graph_with_other_vectors_is_refused_and_removed(
 ) -> None:
     monkeypatch.setattr(graphs, "LEAST_RUNTIME_COSINE", 1.1)
     with pytest.raises(UserError, match=r"not like torch \(cosine 1\.0000\)"):
-        DocumentSource(str(tiny_backbone), 1, "cpu", "fp32", tmp_path).open(OPENVINO)
+        DocumentSource(open_model(tiny_backbone), 1, "cpu", "fp32", tmp_path).open(OPENVINO)
     assert not list(tmp_path.glob("graphs/*"))
 
 
@@ -205,8 +203,8 @@ def test_auto_is_openvino_for_many_documents_where_it_can_be(
 
 
 def test_several_threads_may_run_one_graph(saved: Callable[[str], Path], cache: Path) -> None:
-    model = str(saved("bert"))
-    opened = [open_runtime(name, model, 2, "cpu", "fp32", cache).runtime for name in RUNTIMES]
+    model = open_model(saved("bert"))
+    opened = [open_graph(name, model, 2, "cpu", "fp32", cache)[0] for name in RUNTIMES]
     texts = [padded(1, tokens) for tokens in range(2, 12)]
     expected = [[runtime.embed(*text, [2]) for text in texts] for runtime in opened]
     wrong: list[int] = []

@@ -9,9 +9,9 @@ import pytest
 from huggingface_hub import constants
 from world import make_backbone
 
+from m2dr.core.errors import UserError
 from m2dr.core.settings import FitSettings, TrainSettings, read_settings
-from m2dr.model.checkpoint import read_card
-from m2dr.model.hub import pinned
+from m2dr.model.checkpoint import load, open_model, read_card
 from m2dr.tasks.training.fit import fit
 from m2dr.tasks.training.train import train
 
@@ -42,19 +42,19 @@ def cached(prepared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> P
     return prepared
 
 
-def test_within_a_block_a_name_is_one_commit_although_its_branch_moves(
+def test_an_opened_model_is_one_commit_although_its_branch_moves(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moving = Path(shutil.copytree(prepared, tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(moving))
 
-    with pinned(NAME):
-        (moving / "models--someone--tiny" / "refs" / "main").write_text(OLD)
-        assert read_card(NAME).revision == NEW
-        with pinned(NAME, "v1"):
-            assert read_card(NAME).revision == OLD
-        assert read_card(NAME).revision == NEW
-    assert read_card(NAME).revision == OLD
+    opened = open_model(NAME)
+    (moving / "models--someone--tiny" / "refs" / "main").write_text(OLD)
+    assert load(opened)[0].card.revision == NEW
+    with pytest.raises(UserError, match=rf"Files in .*{OLD} are not those that {NAME} was opened"):
+        load(opened.on_this_machine())
+    assert open_model(NAME, revision=NEW).folder == opened.folder
+    assert open_model(NAME, revision="v1").card.revision == OLD == open_model(NAME).card.revision
 
 
 @pytest.mark.usefixtures("cached")

@@ -30,7 +30,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
-from m2dr.model.checkpoint import export_cut, load, read_card
+from m2dr.model.checkpoint import export_cut, load, open_model, read_card
 from m2dr.model.hub import TRANSFORMER_SETTINGS
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.encoder import Encoder
@@ -439,7 +439,7 @@ def test_modules_are_trained_on_and_written_back(
     assert card.card.width == 20
     before, after = (load(folder)[0].behind.state_dict() for folder in (backbone, tmp_path / "m"))
     assert all((before[name] != after[name]).any() for name in before)
-    export_cut(tmp_path / "m", 2, tmp_path / "cut")
+    export_cut(open_model(tmp_path / "m"), 2, tmp_path / "cut")
     for folder, layer in (("m", 4), ("cut", 2)):
         referee = SentenceTransformer(str(tmp_path / folder), device="cpu")
         unit = read_card(tmp_path / folder).similarity == "cosine"  # truncated behind Normalize

@@ -18,7 +18,7 @@ import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ExportRecord
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.checkpoint import load, open_model, read_card, save
 from m2dr.model.export import cut_model
 from m2dr.model.modules import Dense, rotate
 
@@ -44,7 +44,7 @@ np.savez(sys.argv[2], **found)
 
 
 def export(model: Path, cut: Cut, folder: Path) -> Path:
-    made = cut_model(str(model), cut)
+    made = cut_model(open_model(model), cut)
     parent = made.parent
     record = ExportRecord(
         cut, parent.full, model.name, parent.fingerprint, made.query_only, "folder"

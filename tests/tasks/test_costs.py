@@ -13,7 +13,7 @@ from m2dr.core.requests import EvaluateRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.costs import Costs, read_costs
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load
+from m2dr.model.checkpoint import load, open_model
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable
@@ -133,7 +133,7 @@ def test_a_query_costs_its_encoding_and_its_search(
         lambda step, of, query: spent[step.__name__, of] * (query + 1),
     )
     index = SimpleNamespace(ranked=lambda *_, **__: None)
-    plans = {layer: plan_of_model(str(tiny_backbone), layer) for layer in (1, 2)}
+    plans = {layer: plan_of_model(open_model(tiny_backbone), layer) for layer in (1, 2)}
     encoders = Queries({n: open_queries(plan, device="cpu") for n, plan in plans.items()})
 
     times = query_times(

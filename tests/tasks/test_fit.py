@@ -19,7 +19,7 @@ from m2dr.core.records import ModelCard
 from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model import checkpoint, hub
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import open_model, read_card
 from m2dr.model.words import WordTable
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.query import open_queries, plan_of_model
@@ -121,7 +121,7 @@ def test_a_cut_encoder_gives_the_vectors_of_the_full_one(
         np.testing.assert_allclose(vectors(out, (layer,), layer)[0], full[layer], atol=1e-5)
     table = WordTable.open(out)
     np.testing.assert_allclose(full[0], table.embed(QUERIES), atol=1e-6)
-    queries = open_queries(plan_of_model(str(out), 2), device="cpu", dtype="fp32")
+    queries = open_queries(plan_of_model(open_model(out), 2), device="cpu", dtype="fp32")
     found = queries.embed(queries.tokenize(QUERIES, "document"), QUERIES)
     np.testing.assert_allclose(found, full[2], atol=1e-5)
 

@@ -127,7 +127,7 @@ def test_the_newest_of_several_imports_is_searched(world: World) -> None:
     for store in homes["b"].glob("layer-*/store.json"):
         os.utime(store, (1, 1))
 
-    assert world.searcher().resolved.model == str(homes["a"])
+    assert world.searcher().resolved.model.name == str(homes["a"])
     named = world.searcher(model=str(homes["b"]))
     assert named.resolved.home == homes["b"]
 

@@ -63,7 +63,7 @@ def expected(index: m2dr.Index, weight: float, wanted: str = "") -> list[tuple[s
 def test_hits_have_the_sum_of_both_scores(
     index: m2dr.Index, hybrid: float, weight: float, wanted: str, engine: str
 ) -> None:
-    index = m2dr.open_index("indexes/c", model=index.resolved.model, engine=engine, **FP32)
+    index = m2dr.open_index("indexes/c", model=index.resolved.model.name, engine=engine, **FP32)
 
     hits = index.search(QUERY, k=80, filter=wanted, hybrid=hybrid).hits
 
@@ -92,23 +92,25 @@ def test_words_follow_the_documents(index: m2dr.Index) -> None:
 
     index.search(QUERY, hybrid=True)
     kept = path.stat().st_mtime_ns
-    index_corpus(IndexRequest("indexes/c", index.resolved.model, **FP32))
+    index_corpus(IndexRequest("indexes/c", index.resolved.model.name, **FP32))
     assert path.stat().st_mtime_ns == kept > built
     assert path.read_bytes() != before  # d3 is last now
     path.write_bytes(before[:-9])
-    fresh = m2dr.open_index("indexes/c", model=index.resolved.model, **FP32)
+    fresh = m2dr.open_index("indexes/c", model=index.resolved.model.name, **FP32)
     with pytest.raises(UserError, match=r"bm25\.safetensors is not the file that was written"):
         fresh.search("list", hybrid=1)
-    index_corpus(IndexRequest("indexes/c", index.resolved.model, **FP32))
+    index_corpus(IndexRequest("indexes/c", index.resolved.model.name, **FP32))
     assert fresh.search("list", k=1, hybrid=1).hits[0].bm25_score
-    index_corpus(IndexRequest("indexes/c", index.resolved.model, language="none", **FP32))
+    index_corpus(IndexRequest("indexes/c", index.resolved.model.name, language="none", **FP32))
     assert Bm25.open(path, fresh.searcher().documents.docids).language == "none"
     with pytest.raises(UserError, match="no stemmer of 'klingon'"):
-        index_corpus(IndexRequest("indexes/c", index.resolved.model, language="klingon", **FP32))
+        index_corpus(
+            IndexRequest("indexes/c", index.resolved.model.name, language="klingon", **FP32)
+        )
 
 
 def test_the_command_line(index: m2dr.Index) -> None:
-    words = ("search", "--corpus", "indexes/c", "--model", index.resolved.model)
+    words = ("search", "--corpus", "indexes/c", "--model", index.resolved.model.name)
     words += ("--device", "cpu", "--dtype", "fp32", "-k", "3")
     hits = index.search(QUERY, k=3, hybrid=0.4).hits
 
@@ -177,7 +179,7 @@ def test_scores_are_those_of_the_sum(index: m2dr.Index) -> None:
     (folder,) = Path("indexes").rglob("exits")
     words = unit_rows(WordTable.open(folder).embed([QUERY]))
     queries = unit_rows(searcher.vectors([QUERY])) + 0.25 * words
-    encoder = m2dr.Encoder(index.resolved.model, **FP32)
+    encoder = m2dr.Encoder(index.resolved.model.name, **FP32)
     texts = [str(each["text"]) for each in DOCUMENTS]
     vectors = unit_rows(encoder.encode_documents(texts)[:, :8])
     expected = unit_rows(queries[:, :8]) @ vectors.T

@@ -165,9 +165,8 @@ def test_layer_0_is_words_of_the_corpus(language: str, ask: Ask) -> None:
     (folder,), record = fitted.files, fitted.exits
     table, texts = WordTable.open(folder), ["decode a packed file", "list", "unheard", "?"]
 
-    plan = plan_query(
-        QueryOptions(), request.model, checkpoint.read_card(request.model), folder.parent, 0
-    )
+    model = checkpoint.open_model(request.model)
+    plan = plan_query(QueryOptions(), model, folder.parent, 0)
     queries = open_queries(plan)
 
     found = queries.embed(queries.tokenize(texts), texts)

@@ -9,7 +9,7 @@ from world import make_fitted, make_model
 
 from m2dr import open_index
 from m2dr.core.requests import IndexRequest
-from m2dr.model.checkpoint import export_cut
+from m2dr.model.checkpoint import export_cut, open_model
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.models import newest_model
 
@@ -24,7 +24,7 @@ def test_exports_and_pre_trained_backbones_are_passed_over_and_named(
     models = Path("models")
     for name in ("older", "trained"):
         make_model(tiny_backbone, models / name, variant="plain")
-    export_cut(models / "trained", 2, models / "cut")
+    export_cut(open_model(models / "trained"), 2, models / "cut")
     make_model(tiny_backbone, models / "pretrained", variant="smae")
     for second, name in enumerate(("older", "trained", "cut", "pretrained")):
         os.utime(models / name / "m2dr.json", (1_700_000_000 + second,) * 2)
@@ -47,7 +47,7 @@ def test_an_index_is_searched_by_its_own_model(
     make_fitted(Path("models/older"), Path("models/newer"))
     index_corpus(IndexRequest(str(tiny_corpus), "models/older"))
 
-    assert open_index(tiny_corpus).resolved.model == "models/older"
+    assert open_index(tiny_corpus).resolved.model.name == "models/older"
 
     index_corpus(IndexRequest(str(tiny_corpus), "models/newer"))
-    assert open_index(tiny_corpus).resolved.model == "models/newer"
+    assert open_index(tiny_corpus).resolved.model.name == "models/newer"

@@ -8,7 +8,7 @@ from torch import nn
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings
-from m2dr.model.checkpoint import export_cut, read_card
+from m2dr.model.checkpoint import export_cut, open_model, read_card
 from m2dr.tasks.training.train import train
 from m2dr.training.module import TrainingModule
 
@@ -72,11 +72,11 @@ def test_an_export_that_died_is_written_again_and_is_no_model_before(
 
     monkeypatch.setattr("m2dr.model.checkpoint.save_tokenizer", full)
     with pytest.raises(OSError, match="no space left"):
-        export_cut(tiny_backbone, 2, tmp_path / "small")
+        export_cut(open_model(tiny_backbone), 2, tmp_path / "small")
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"There is no model folder|holds no model"):
         read_card(tmp_path / "small")
 
-    export_cut(tiny_backbone, 2, tmp_path / "small")
+    export_cut(open_model(tiny_backbone), 2, tmp_path / "small")
 
     assert read_card(tmp_path / "small").layers == 2

@@ -83,26 +83,27 @@ def measure_costs(
     Raises:
         UserError: the model has no such cut, the corpus or split is not there, or holds no query.
     """
-    (model,), (corpus,) = request.models, request.corpora
+    (name,), (corpus,) = request.models, request.corpora
     dataset = open_corpus(corpus)
-    grid_of = grid_plans(request, model, dataset)
+    grid_of = grid_plans(request, name, dataset)
     # The encoder of given vectors is not known.
     plans = {n: plan for n, plan in grid_of.by_layer.items() if SOURCES[plan.source].is_timed}
     if not plans:
         raise UserError(
             "--costs times what encodes queries, and --query-vectors gives all of them."
         )
-    card, layers = plans[max(plans)].card, list(plans)
+    model, layers = plans[max(plans)].model, list(plans)
+    card = model.card
     dims = sorted({card.check(Cut(card.layers, dim)).dim for dim in request.dims})
     dims = dims or [*default_dims(card.width)]
     texts = _spread([query.text for query in dataset.queries(request.split)], queries)
     if not texts:
         raise UserError(f"{corpus} has no query in {request.split} to time.")
-    stores = encode_documents(request, corpus, model, grid_of)
+    stores = encode_documents(request, corpus, grid_of)
     opened, how = QueryEncoders(), ("torch", request.device, of_queries(request.dtype))
     encoders = Queries({n: opened.of(plans[n], *how) for n in reversed(layers)})
     sources = {plan.document_layer for plan in plans.values()} & {*range(1, card.query_layer + 1)}
-    of_documents = {n: opened.of(plan_of_model(model, n, card), *how) for n in sources}
+    of_documents = {n: opened.of(plan_of_model(model, n), *how) for n in sources}
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -149,7 +150,7 @@ def measure_costs(
             parameters=encoders.parameters(cut.layer),
         )
     measured = costs.Costs(
-        model=model,
+        model=name,
         fingerprint=card.fingerprint,
         corpus=corpus,
         whole=card.full,

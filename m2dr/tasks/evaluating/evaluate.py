@@ -279,7 +279,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             and Path(earlier.model).resolve() != Path(model).resolve()
         ):
             raise UserError(f"{folder} holds results of {earlier.model}; give another --out.")
-        stores = encode_documents(request, corpus.name, model, grid_of)
+        stores = encode_documents(request, corpus.name, grid_of)
         device = str(choose_device(request.device))
         bm25 = None
         if request.hybrid:

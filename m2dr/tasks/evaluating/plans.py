@@ -9,7 +9,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.exit_files import FEWEST_DOCUMENTS, fitting_exits
 from m2dr.index.manifest import STORE, store_folder
 from m2dr.index.store import Store
-from m2dr.model.checkpoint import last_layer_has_exit, read_card
+from m2dr.model.checkpoint import open_model
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import encode_corpus
 from m2dr.tasks.query import QueryPlan, plan_layers
@@ -35,38 +35,41 @@ class GridPlans:
         return fitting_exits(self.store) if self.has_exits else None
 
 
-def grid_plans(request: EvaluateRequest, model: str, dataset: Dataset) -> GridPlans:
+def grid_plans(request: EvaluateRequest, name: str, dataset: Dataset) -> GridPlans:
     """Decide how queries of a request search the documents of a corpus, before they are encoded.
+
+    Args:
+        request: of the grid.
+        name: of the model, folder or id.
+        dataset: with the corpus.
 
     Raises:
         UserError: as `plan_layers` does.
     """
-    card = read_card(model, request.query_length, request.document_length)
+    model = open_model(name, request.query_length, request.document_length)
+    card = model.card
     last = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
     will_be_fitted = request.exits == "index" or (
         not (last / STORE).exists()
         and dataset.document_count >= FEWEST_DOCUMENTS
-        and not last_layer_has_exit(model)
+        and not model.last_layer_has_exit
     )
     meets_last = request.documents in ("trained", "last", str(card.layers))
     will_be_fitted = will_be_fitted and meets_last and request.exits != "model"
     plans = plan_layers(
-        request, model, card, last.parent, request.layers, request.documents, will_be_fitted
+        request, model, last.parent, request.layers, request.documents, will_be_fitted
     )
     fitted = will_be_fitted or fitting_exits(last) is not None
     applies = meets_last and request.exits != "model"
     return GridPlans(plans, last, fitted and (applies or bool(request.query_mix)))
 
 
-def encode_documents(
-    request: EvaluateRequest, corpus: str, model: str, plans: GridPlans
-) -> dict[int, Store]:
+def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) -> dict[int, Store]:
     """Encode the documents that plans search, and fit the exits that queries pass.
 
     Args:
         request: of the grid.
         corpus: as it was named.
-        model: folder or id.
         plans: of the grid.
 
     Returns:
@@ -75,15 +78,15 @@ def encode_documents(
     Raises:
         UserError: as `encode_corpus` and `fit_index` do.
     """
-    card = next(iter(plans.by_layer.values())).card
+    model = next(iter(plans.by_layer.values())).model
     layers = {plan.document_layer for plan in plans.by_layer.values()}
-    sources = sorted({*layers, *((card.layers,) if plans.has_exits else ())})
+    sources = sorted({*layers, *((model.card.layers,) if plans.has_exits else ())})
     index = IndexRequest(
-        corpus, model, exits=plans.has_exits, runtime=request.runtime, root=request.root,
+        corpus, model.name, exits=plans.has_exits, runtime=request.runtime, root=request.root,
         device=request.device, dtype=request.dtype,
     )  # fmt: skip
-    stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
+    stores = dict(zip(sources, encode_corpus(index, model, sources), strict=True))
     if plans.has_exits and plans.exits is None:
-        fit = FitIndexRequest(corpus, model, root=request.root, device=request.device)
+        fit = FitIndexRequest(corpus, model.name, root=request.root, device=request.device)
         fit_index(replace(fit, dtype=of_queries(request.dtype)))
     return stores

@@ -41,6 +41,7 @@ from m2dr.index.engines import training_rows
 from m2dr.index.exact import Decode, grid_top_k, scores_of
 from m2dr.index.store import Store
 from m2dr.index.vectors import answerable
+from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.models import label_of
 from m2dr.tasks.query import QueryPlan, card_with_exits, encode_layers, notes_of, system_of
@@ -110,7 +111,7 @@ class GridRanker:
         hybrid = {"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}
         return {
             "version": __version__,
-            "model": asdict(replace(label_of(self.card, ""), cuts=())),
+            "model": asdict(replace(label_of(self.model), cuts=(), model="")),
             "exit_head": self.card.exit_head,
             "layer": layer,
             "store": store,
@@ -123,14 +124,14 @@ class GridRanker:
         }
 
     @property
-    def model(self) -> str:
-        """Folder or id of the model of the documents."""
+    def model(self) -> Model:
+        """The model of the documents."""
         return self._first_plan.model
 
     @property
     def card(self) -> ModelCard:
         """Card of the model of the documents."""
-        return self._first_plan.card
+        return self.model.card
 
     @property
     def hybrid(self) -> float:
@@ -422,7 +423,7 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
         cut: {measure: overall(measure, rows.at(cut).tolist()) for measure, rows in scores.items()}
         for cut in next(iter(scores.values())).cuts
     }
-    task, card = ranker.task, ranker.card
+    task = ranker.task
     queries, facts = len(first.query_ids), parts[0].facts
     tied = {cut: count for part in parts for cut, count in part.tied.items()}
     empty = {cut: count for part in parts for cut, count in part.empty.items()}
@@ -433,7 +434,7 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
             card_with_exits(ranker.plans),
             {cut: cells[cut][measures[0]] for cut in requested},
             measures[0],
-            store.manifest.label.differences(label_of(card, ranker.model)),
+            store.manifest.label.differences(label_of(ranker.model)),
         ),
     )
     dropped = "the query's own document is dropped from its ranking"

@@ -36,8 +36,7 @@ from m2dr.evaluation.sentence_tasks import (
 )
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
-from m2dr.model.checkpoint import read_card
-from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.checkpoint import Model, open_model
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.models import cuts_of, names_of, newest_model
 
@@ -175,11 +174,12 @@ def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -
     for name, count in Counter(task.name for task in tasks).items():
         if count > 1:
             raise UserError(f"Two tasks are called {name}; give each once, or rename a file.")
-    models = request.models or (newest_model(),)
-    cuts = [cuts_of(read_card(model), request.layers, request.dims) for model in models]
+    names = request.models or (newest_model(),)
+    models = [open_model(name) for name in names]
+    cuts = [cuts_of(model.card, request.layers, request.dims) for model in models]
     by_model = [
         list(_grids(request, tasks, model, name, wanted))
-        for model, name, wanted in zip(models, names_of(models), cuts, strict=True)
+        for model, name, wanted in zip(models, names_of(names), cuts, strict=True)
     ]
     by_task = tuple(zip(*by_model, strict=True))
     figures = []
@@ -193,7 +193,11 @@ def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -
 
 
 def _grids(
-    request: TaskRequest, tasks: Sequence[SentenceTask], model: str, name: str, cuts: Sequence[Cut]
+    request: TaskRequest,
+    tasks: Sequence[SentenceTask],
+    model: Model,
+    name: str,
+    cuts: Sequence[Cut],
 ) -> Iterator[Grid]:
     """Yield the grids of a model on each task and their mean; each is written at once."""
     layers, dims = sorted({cut.layer for cut in cuts}), sorted({cut.dim for cut in cuts})
@@ -201,9 +205,8 @@ def _grids(
     with ExitStack() as locks:
         for task in tasks:
             locks.enter_context(lock_folder(_folder(request.out, task.name, task.split) / name))
-        device = choose_device(request.device)
-        dtype = choose_dtype(request.dtype, device)
-        encoder, tokenizer = checkpoint.load(model, max(cuts).layer, device, dtype)
+        deepest = max(cuts).layer
+        encoder, tokenizer = checkpoint.load(model, deepest, request.device, request.dtype)
         for task in tasks:
             with progress(f"Encoding {task.name}", len(task.texts), "sentences") as advance:
                 vectors = embed_texts(encoder, tokenizer, task.texts, "document", layers, advance)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import atomic_path, cache_folder, read_record, sync, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import EXITS_FILE, Document, Fields, ModelCard
+from m2dr.core.records import EXITS_FILE, Document, Fields
 from m2dr.core.requests import IndexRequest, of_queries
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
@@ -40,7 +40,7 @@ from m2dr.index.store import (
     swap_in,
     text_digests,
 )
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.graphs import (
     INT8,
@@ -51,7 +51,6 @@ from m2dr.model.graphs import (
     int8_digest,
     require_runtime,
 )
-from m2dr.model.hub import find_folder
 from m2dr.model.int8 import SAMPLED_DOCUMENTS, quantize
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.corpus import CorpusRows, absolute, finish_change, open_corpus, texts_of
@@ -68,11 +67,11 @@ COPIED = "copied.npy"  # in a store that a sync writes: rows of the store before
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """What to encode: corpus, model and stores, by names that any process can open."""
+    """What to encode: corpus, model and stores, in a form that any process can open."""
 
     corpus: str
     documents: int
-    model: str
+    model: Model  # with the lengths of the texts of the stores
     device: str
     dtype: str
     stores: tuple[tuple[Path, StorePlan], ...]  # one per layer, with shards of the same rows
@@ -101,7 +100,7 @@ class EncodingJob:
     def in_int8(self, source: DocumentSource) -> DocumentSource:
         """Return the model in int8, whose one graph for all layers lies beside the stores."""
         home = self.before or self.stores[0][0].parent
-        return replace(source, layer=read_card(self.model).layers, int8=home / "int8")
+        return replace(source, layer=self.model.card.layers, int8=home / "int8")
 
     def copied(self, folder: Path, number: int) -> NDArray[np.int64]:
         """Return for each document of a shard its row in the store before, [n]; -1 for none."""
@@ -165,7 +164,6 @@ class ShardEncoder:
         self._encoder: BatchEncoder
         self._tokenizer: ModelTokenizer
         self._encoder, self._tokenizer = job.source.open(job.runtime)
-        self._card = self._encoder.card.with_lengths_of(job.stores[0][1].label)
         self._stores = [StoreWriter(folder, plan) for folder, plan in job.stores]
         self._reader = ShardReader(dataset or open_corpus(job.corpus), job.shard_rows)
         self._before: dict[Path, Store] = {}
@@ -204,7 +202,7 @@ class ShardEncoder:
             raise UserError(f"{self.job.corpus} has become shorter while it was encoded.")
         positions = np.flatnonzero(self.job.copied(self._stores[0].folder, number) < 0)
         contents = [documents[position].content for position in positions]
-        rows = tokenize(self._card, self._tokenizer, contents, "document")
+        rows = tokenize(self._encoder.card, self._tokenizer, contents, "document")
         digests = text_digests(document.content for document in documents)
         docids = [document.id for document in documents]
         return _Texts(number, docids, digests, positions, contents, Ragged.of(rows))
@@ -243,7 +241,7 @@ class ShardEncoder:
                 sources = self.job.copied(store.folder, texts.number)
                 copied = np.flatnonzero(sources >= 0), old_store.packed(sources[sources >= 0])
             size += store.write(texts.number, texts.docids, rows, texts.digests, copied)
-        cut = int((texts.rows.lengths >= self._card.document_length).sum())
+        cut = int((texts.rows.lengths >= self._encoder.card.document_length).sum())
         return WrittenShard(texts.number, len(texts.positions), size, cut)
 
 
@@ -268,8 +266,7 @@ class ShardReader:
 
 def encode_stores(
     request: IndexRequest,
-    model: str,
-    card: ModelCard,
+    model: Model,
     layers: Sequence[int],
     exits: bool = False,
     changed: Path | None = None,
@@ -280,8 +277,7 @@ def encode_stores(
 
     Args:
         request: of the corpus; its layers are not read.
-        model: folder or id.
-        card: of the model.
+        model: that was opened.
         layers: to encode.
         exits: whether to keep the states that a fit of exits reads.
         changed: file of the documents that the corpus will have.
@@ -295,15 +291,16 @@ def encode_stores(
             encoding and writing refuse.
     """
     if request.overwrite:
-        find_folder(model)  # before vectors are removed that no model makes again
+        _ = model.folder  # before vectors are removed that no model makes again
     dataset, corpus = open_corpus(request.corpus), request.corpus
+    card = model.card
     home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
     if changed is None:
         finish_change(dataset, home)
     else:
         corpus = f"{dataset.name}={changed}"
         dataset = open_corpus(corpus)
-    label = label_of(card, model, absolute(request.corpus))
+    label = label_of(model, absolute(request.corpus))
     plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
     stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
@@ -533,7 +530,7 @@ def _encode_shards(job: EncodingJob, device: str, numbers: Sequence[int]) -> lis
 
 @lru_cache(maxsize=1)
 def _shard_encoder(job: EncodingJob) -> ShardEncoder:
-    return ShardEncoder(job)
+    return ShardEncoder(replace(job, model=job.model.on_this_machine()))
 
 
 def _counting(

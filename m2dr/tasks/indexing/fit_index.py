@@ -29,7 +29,7 @@ from m2dr.index import exit_files
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import open_model
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import FittedExits, write_exits
@@ -122,8 +122,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
         UserError: there is no such index of the last layer, it has exits already, the model or the
             corpus has changed since, or the model ends in an exit of its own.
     """
-    model = request.model or model_for(request.corpus, request.root)
-    card, dataset = read_card(model), open_corpus(request.corpus)
+    model = open_model(request.model or model_for(request.corpus, request.root))
+    card, dataset = model.card, open_corpus(request.corpus)
     checkpoint.refuse_ended(model)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
     store, exits = open_store(folder), exit_files.exits_folder(folder)
@@ -133,8 +133,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     fitted = not request.overwrite and exit_files.fitting_exits(folder)
     if fitted and not request.query_model and not outdated:
         raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
-    queries = label_of(card.with_lengths_of(store.manifest.label), model)
-    store.manifest.label.accept(queries, store.manifest.corpus)
+    model = model.with_lengths_of(store.manifest.label)
+    store.manifest.label.accept(label_of(model), store.manifest.corpus)
     job = EncodingJob(
         request.corpus,
         store.documents,
@@ -174,7 +174,7 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
         except ValueError as error:
             raise unfit([store.manifest.corpus], error) from error
         remove_files(folder, EXITS_FILE)
-        model = exit_files.encoding_of(label_of(encoder.card, ""))
+        model = exit_files.encoding_of(label_of(encoder.model))
         replace(words, bridge=head.weight.T, query_model=model).write(folder)
         written = _write_record(store, record.fit, record.dtype, folder)
     cosine = (
@@ -190,7 +190,7 @@ def _fit(
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
-        if not read_card(job.model).query_layer:
+        if not job.model.card.query_layer:
             words = words_of(store, dataset, language)
             count, names = len(words.rows), (store.manifest.corpus,)
             fit = FitRecord(names, store.documents, 0, "none", count, words.language, (), ())
@@ -198,7 +198,6 @@ def _fit(
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
-        encoder.card = encoder.card.with_lengths_of(store.manifest.label)
         drop_exits(encoder)
         states = _states(job, dataset, store, folder, encoder, tokenizer)
         texts = list(texts_of(dataset, exit_files.sampled_rows(store.documents)))

@@ -25,7 +25,7 @@ from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.store import begin_store, clear_store, end_sync, lock, open_store, text_digests
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import Model, open_model, read_card
 from m2dr.tasks.corpus import CorpusRows, absolute, open_bm25, open_corpus
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.models import default_dims, label_of
@@ -97,7 +97,8 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     """
     source = _Source.of(request)
     vectors, dataset = source.vectors, source.dataset
-    card, rotation = _card_of(request, source)
+    model, rotation = _model_of(request, source)
+    card = model.card
     layer = card.layers if request.layer is None else request.layer
     card.check(Cut(layer, 1))
     if vectors.width > card.width:
@@ -109,10 +110,10 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         check_engine(request.engine, "", dim)
     sampled = min(request.sample, len(source.rows)) if dataset and request.model else 0
     if dataset and sampled:
-        _try(request, source, dataset, card, layer)
+        _try(request, source, dataset, model, layer)
     name = dataset.name if dataset else request.corpus
     folder = manifest.store_folder(request.root, name, card.fingerprint, layer)
-    label = label_of(card, request.model or card.backbone, absolute(request.corpus))
+    label = label_of(model, absolute(request.corpus))
     plan = manifest.StorePlan(
         name, layer, vectors.width, label, request.store, SHARD_ROWS, manifest.IMPORTED
     )
@@ -141,13 +142,13 @@ def import_vectors(request: ImportRequest) -> ImportReport:
 # Vectors without a model
 
 
-def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Float32 | None]:
-    """Return the card of the model, or of vectors without one, and their rotation, if any.
+def _model_of(request: ImportRequest, source: _Source) -> tuple[Model, Float32 | None]:
+    """Return the model, or what stands for it of vectors without one, and their rotation, if any.
 
     Those count as the one layer of an encoder that nobody has; layer 0 is the words.
     """
     if request.model:
-        return read_card(request.model), None
+        return open_model(request.model), None
     from m2dr.training.linear_fit import fit_rotation
 
     digest, rows = hashlib.sha256(), source.rows
@@ -173,7 +174,7 @@ def _card_of(request: ImportRequest, source: _Source) -> tuple[ModelCard, Float3
         revision=digest.hexdigest(), fingerprint=json_sha256([identity, similarity, rotates]),
         rotation=hashlib.sha256(rotation.tobytes()).hexdigest() if rotates else "",
     )  # fmt: skip
-    return card, rotation if rotates else None
+    return Model(card.backbone, request.vectors, card), rotation if rotates else None
 
 
 def neighbours_kept(vectors: Float32, dim: int, similarity: Similarity) -> float:
@@ -229,25 +230,23 @@ def _write_store(
 
 
 def _try(
-    request: ImportRequest, source: _Source, dataset: Dataset, card: ModelCard, layer: int
+    request: ImportRequest, source: _Source, dataset: Dataset, model: Model, layer: int
 ) -> None:
     """Encode a few documents again, and refuse vectors that differ from them."""
-    from m2dr.model.devices import choose_device, choose_dtype  # they load torch
-
     rows, vectors = source.rows, source.vectors
     count = min(request.sample, len(rows))
     chosen = np.linspace(0, len(rows) - 1, count).astype(int)
     documents = [dataset.document_at(int(row)) for row in chosen]
-    device = choose_device(request.device)
     # In bf16 the documents of some encoders lie as near to each other as to their fp32 vectors.
-    dtype = choose_dtype("fp32" if request.dtype == "auto" else request.dtype, device)
-    encoder, tokenizer = checkpoint.load(request.model, layer, device, dtype)
+    dtype = "fp32" if request.dtype == "auto" else request.dtype
+    encoder, tokenizer = checkpoint.load(model, layer, request.device, dtype)
     texts = [document.content for document in documents]
     ours = embed_texts(encoder, tokenizer, texts, "document", [layer])[0][:, : vectors.width]
     theirs = vectors.finite(rows[chosen])
     # A cosine would not do: of some encoders, that of any two documents is near 1.
     a, b = (
-        prefixes(rows, vectors.width, card.similarity).astype(np.float64) for rows in (ours, theirs)
+        prefixes(rows, vectors.width, model.card.similarity).astype(np.float64)
+        for rows in (ours, theirs)
     )
     between = np.linalg.norm(a - np.roll(a, 1, axis=0), axis=1).mean()
     unit = between or np.linalg.norm(a, axis=1).mean() or 1.0
@@ -255,6 +254,6 @@ def _try(
     for document, row, apart in zip(documents, rows[chosen], far, strict=True):
         if apart > MOST_APART:
             raise UserError(
-                f"Document {document.id!r} by {request.model} at layer {layer} lies {apart:.2f} "
+                f"Document {document.id!r} by {model} at layer {layer} lies {apart:.2f} "
                 f"times as far from row {row} as from others; name their model, or --sample 0."
             )

@@ -12,7 +12,7 @@ from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import TEMPORARY_SUFFIX, atomic_path, lock_file, remove_files
 from m2dr.core.files import sync as sync_folder
 from m2dr.core.progress import progress
-from m2dr.core.records import Cut, Document, ModelCard
+from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
 from m2dr.data.memory import CORPUS_FILE
@@ -21,9 +21,7 @@ from m2dr.index.engines import check_engine
 from m2dr.index.faiss import build_index
 from m2dr.index.milvus import PushResult, Server, check_milvus_engine, push
 from m2dr.index.store import Store, open_store
-from m2dr.model import checkpoint
-from m2dr.model.checkpoint import read_card
-from m2dr.model.hub import find_folder
+from m2dr.model.checkpoint import Model, open_model
 from m2dr.tasks.corpus import (
     CHANGED,
     distinct,
@@ -60,9 +58,9 @@ class IndexReport(Report):
 def index_corpus(request: IndexRequest) -> IndexReport:
     """Encode the documents that are missing or have changed, and build the missing indexes."""
     refuse_both(request.resume, request.overwrite)
-    model, card, layers, dims = check_index_request(request)
+    model, layers, dims = check_index_request(request)
     ways = _ways(request)
-    stores = encode_corpus(request, model, card, layers)
+    stores = encode_corpus(request, model, layers)
     read = partial(open_corpus, request.corpus)
     open_bm25(stores[-1], read, request.language, rebuild=True)
     jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
@@ -84,23 +82,22 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     return IndexReport(stores[0].documents, size, files=folders, notes=tuple(notes))
 
 
-def check_index_request(
-    request: IndexRequest,
-) -> tuple[str, ModelCard, tuple[int, ...], tuple[int, ...]]:
-    """Return the model, its card, the layers and the dims of a request; nothing is written.
+def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], tuple[int, ...]]:
+    """Return the model, the layers and the dims of a request; nothing is written.
 
     Raises:
         UserError: there is no such model, layer, dim or engine.
     """
-    model = request.model or newest_model()
-    card = read_card(model, request.query_length, request.document_length)
+    name = request.model or newest_model()
+    model = open_model(name, request.query_length, request.document_length)
+    card = model.card
     layers = request.layers or document_layers(card)
     dims = request.dims or (card.width,)
     for layer, dim in product(layers, dims):
         card.check(Cut(layer, dim))
         for engine, factory in _ways(request):
             check_engine(engine, factory, dim)
-    return model, card, layers, dims
+    return model, layers, dims
 
 
 def _ways(request: IndexRequest) -> list[tuple[str, str]]:
@@ -110,12 +107,10 @@ def _ways(request: IndexRequest) -> list[tuple[str, str]]:
     return [*ways, ("", request.factory)] if request.factory else ways
 
 
-def encode_corpus(
-    request: IndexRequest, model: str, card: ModelCard, layers: Sequence[int]
-) -> list[Store]:
+def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) -> list[Store]:
     """Return a finished store per layer, as `encode_stores`; fit exits on the last if asked."""
-    fits_exits = request.exits and not checkpoint.last_layer_has_exit(model)
-    job, dataset, stores = encode_stores(request, model, card, layers, fits_exits)
+    fits_exits = request.exits and not model.last_layer_has_exit
+    job, dataset, stores = encode_stores(request, model, layers, fits_exits)
     if job.exits:
         fit_encoded(
             replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1], request.language
@@ -158,7 +153,6 @@ def sync(
         UserError: the corpus is no such folder, a docid to add is there already or comes twice,
             one to delete is not there, or no document would be left; nothing has changed then.
     """
-    find_folder(request.model)  # which new documents are encoded by
     path = Path(os.path.realpath(Path(named(request.corpus)[1]) / CORPUS_FILE))
     if not path.is_file():
         raise UserError(
@@ -171,7 +165,8 @@ def sync(
 def _change(
     request: IndexRequest, path: Path, add: Iterable[Document], gone: set[str], replace_same: bool
 ) -> ChangeReport:
-    card, changed = read_card(request.model), path.with_name(CHANGED)
+    model, changed = open_model(request.model), path.with_name(CHANGED)
+    _ = model.folder  # which vectors that somebody else made do not have
     name = open_corpus(request.corpus).name
     new = {document.id: document for document in distinct(add)}
     absent, replaced, count = set(gone), dict[str, bool](), 0  # replaced: whether it differs
@@ -198,11 +193,11 @@ def _change(
         if not count + len(new):
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
         shutil.copymode(path, temporary)
-    layers = manifest.stored_layers(request.root, name, card.fingerprint)
+    layers = manifest.stored_layers(request.root, name, model.card.fingerprint)
     if layers:
-        last = manifest.store_folder(request.root, name, card.fingerprint, layers[-1])
-        card = card.with_lengths_of(manifest.StoreManifest.read(last).label)
-    _, _, stores = encode_stores(request, request.model, card, layers, changed=changed)
+        last = manifest.store_folder(request.root, name, model.card.fingerprint, layers[-1])
+        model = model.with_lengths_of(manifest.StoreManifest.read(last).label)
+    _, _, stores = encode_stores(request, model, layers, changed=changed)
     changed.replace(path)
     sync_folder(path.parent)
     for store in stores[-1:]:
@@ -241,15 +236,12 @@ def push_indexes(request: PushRequest) -> PushReport:
         Interrupted: Ctrl-C; what was written is kept.
     """
     check_milvus_engine(request.engine)
-    model = request.model or model_for(request.corpus, request.root)
-    card = read_card(model)
-    corpus = open_corpus(request.corpus).name
-    layers = request.layers or manifest.stored_layers(request.root, corpus, card.fingerprint)
+    model = open_model(request.model or model_for(request.corpus, request.root))
+    corpus, fingerprint = open_corpus(request.corpus).name, model.card.fingerprint
+    layers = request.layers or manifest.stored_layers(request.root, corpus, fingerprint)
     if not layers:
         raise UserError(f"{request.root}/ has no store of {corpus} by the model.")
-    folders = [
-        manifest.store_folder(request.root, corpus, card.fingerprint, layer) for layer in layers
-    ]
+    folders = [manifest.store_folder(request.root, corpus, fingerprint, layer) for layer in layers]
     jobs = []
     for store in map(open_store, folders):
         for dim in request.dims or manifest.built_dims(store.folder) or (store.width,):

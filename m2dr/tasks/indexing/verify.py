@@ -21,9 +21,7 @@ from m2dr.index.faiss import index_problems
 from m2dr.index.manifest import built_indexes, model_of, store_folders, store_folders_of
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
-from m2dr.model.checkpoint import read_card
-from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.hub import find_folder
+from m2dr.model.checkpoint import Model, open_model, read_card
 from m2dr.tasks.corpus import CorpusRows, named, open_corpus
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.vectors import rotation_of
@@ -175,18 +173,18 @@ def _texts_verdict(
         return Verdict(folder, (str(error),), 0)
 
 
-def _model(store: Store, request: VerifyRequest) -> str:
+def _model(store: Store, request: VerifyRequest) -> Model:
     """Return the model of a store.
 
     Raises:
         UserError: it is not found, or is another.
     """
     manifest = store.manifest
-    model = request.model or model_of(store.folder.parent, manifest.label)
-    if read_card(model).fingerprint != manifest.label.fingerprint:
+    model = open_model(request.model or model_of(store.folder.parent, manifest.label))
+    if model.card.fingerprint != manifest.label.fingerprint:
         raise UserError(f"{model} is not the model that encoded {store.folder}, or was changed.")
-    find_folder(model)
-    return model
+    _ = model.folder  # which vectors that somebody else made do not have
+    return model.with_lengths_of(manifest.label)
 
 
 def _text_problems(store: Store, corpus: CorpusRows) -> Iterator[str]:
@@ -204,15 +202,11 @@ def _text_problems(store: Store, corpus: CorpusRows) -> Iterator[str]:
 
 
 def _compare(
-    store: Store, model: str, documents: dict[int, Document], request: VerifyRequest
+    store: Store, model: Model, documents: dict[int, Document], request: VerifyRequest
 ) -> Iterator[str]:
     """Yield a sentence per document whose vector differs now."""
     rows = list(documents)
-    device = choose_device(request.device)
-    encoder, tokenizer = checkpoint.load(
-        model, store.layer, device, choose_dtype(request.dtype, device)
-    )
-    encoder.card = encoder.card.with_lengths_of(store.manifest.label)
+    encoder, tokenizer = checkpoint.load(model, store.layer, request.device, request.dtype)
     texts = [document.content for document in documents.values()]
     fresh = embed_texts(encoder, tokenizer, texts, "document", [store.layer])[0]
     a = fresh[:, : store.width].astype(np.float64)

@@ -229,7 +229,7 @@ class Index:
         return row_of_document(self.resolved.dataset.document(docid))
 
     def __repr__(self) -> str:
-        return f"Index({self.resolved.corpus!r}, model={self.resolved.model!r})"
+        return f"Index({self.resolved.corpus!r}, model={self.resolved.model.name!r})"
 
     @takes(requests.Blend)
     def search(
@@ -360,7 +360,7 @@ class Index:
         if request.index:
             raise UserError(f"{request.index} was opened by its folder; open it by its corpus.")
         return requests.IndexRequest(
-            request.corpus, self.resolved.model, root=request.root, device=request.device,
+            request.corpus, self.resolved.model.name, root=request.root, device=request.device,
             dtype=request.dtype,
         )  # fmt: skip
 

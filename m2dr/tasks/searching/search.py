@@ -43,7 +43,7 @@ from m2dr.index.manifest import (
 from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import Mixed, Ranker, Searchable
 from m2dr.index.store import open_store
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import Model, open_model
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
 from m2dr.tasks.models import label_of
 from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
@@ -58,20 +58,15 @@ class ResolvedIndex:
     """A search request with its model, its corpus and the folder of their stores."""
 
     request: requests.SearchRequest
-    model: str
+    model: Model  # with the lengths of texts that the request or the index names
     corpus: str  # as stores name it
     home: Path  # holds a store per layer
     folder: Path | None = None  # of an index that the request names by its folder
 
-    @cached_property
+    @property
     def card(self) -> ModelCard:
         """The model card."""
-        card = read_card(self.model)
-        if stores := store_folders_of(self.home):  # texts are as long as the index says
-            label = StoreManifest.read(stores[-1]).label
-            card = card.with_lengths_of(label) if label.fingerprint == card.fingerprint else card
-        query = self.request.query_length or card.query_length
-        return read_card(self.model, query, self.request.document_length or card.document_length)
+        return self.model.card
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -93,15 +88,14 @@ class ResolvedIndex:
             UserError: the model has no such layer, or the index lacks exits that were asked for.
         """
         request = self.request
-        return plan_query(
-            request, self.model, self.card, self.home, request.query_layer, request.document_layer
-        )
+        layers = request.query_layer, request.document_layer
+        return plan_query(request, self.model, self.home, *layers)
 
     def plans(self) -> dict[int, QueryPlan]:
         """Return the plans of every layer whose queries can search the documents."""
         fixed = self.request.document_layer
         documents = "trained" if fixed is None else str(fixed)
-        return plan_layers(self.request, self.model, self.card, self.home, (), documents)
+        return plan_layers(self.request, self.model, self.home, (), documents)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -118,13 +112,13 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
     if request.index and not in_milvus(request.index):
         resolved = _resolve_folder(request, Path(request.index))
     else:
-        model = request.model or model_for(request.corpus, request.root)
-        card = read_card(model)
+        model = open_model(request.model or model_for(request.corpus, request.root))
+        card = model.card
         for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
             card.check(Cut(layer or card.layers, request.dim or 1))
         corpus = open_corpus(request.corpus).name
         home = store_folder(request.root, corpus, card.fingerprint, 1).parent
-        resolved = ResolvedIndex(request, model, corpus, home)
+        resolved = ResolvedIndex(request, _with_lengths(model, home, request), corpus, home)
         _ = resolved.dataset  # whose documents must be those of the stores
     check_cut(resolved)
     return resolved
@@ -155,18 +149,28 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
         is_store = (folder / STORE).exists()
         manifest = StoreManifest.read(folder if is_store else store_folders_of(home)[-1])
     label = manifest.label
-    model = request.model or model_of(home, label)
+    model = open_model(request.model or model_of(home, label))
     if named or is_store:
         layer = manifest.layer if request.document_layer is None else request.document_layer
         runs_model = not (request.query_vectors or request.query_model)
-        default = min(layer, read_card(model).query_layer) if runs_model else layer
+        default = min(layer, model.card.query_layer) if runs_model else layer
         query_layer = default if request.query_layer is None else request.query_layer
         request = replace(request, document_layer=layer, query_layer=query_layer)
     if not request.model:
         say(f"Model: {label.model}, which encoded the documents of {folder}.")
     if request.corpus == requests.PYDOCS:
         request = replace(request, corpus=label.source or manifest.corpus)
+    model = _with_lengths(model, home, request)
     return ResolvedIndex(request, model, manifest.corpus, home, named)
+
+
+def _with_lengths(model: Model, home: Path, request: requests.SearchRequest) -> Model:
+    """Return a model whose texts are as long as a request says, or else its index."""
+    if stores := store_folders_of(home):
+        label = StoreManifest.read(stores[-1]).label
+        if label.fingerprint == model.card.fingerprint:
+            model = model.with_lengths_of(label)
+    return model.with_lengths(request.query_length, request.document_length)
 
 
 def open_documents(resolved: ResolvedIndex) -> Searchable:
@@ -345,7 +349,7 @@ class Searcher:
         self.documents = open_documents(resolved)
         self.plan = plan = resolved.plan
         self.cut = Cut(plan.layer, self.documents.dim)
-        self.documents.accept(label_of(resolved.card, resolved.model), self.cut)
+        self.documents.accept(label_of(resolved.model), self.cut)
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
         self._ranker = lru_cache(_FILTERS)(self._where)
         self.where()

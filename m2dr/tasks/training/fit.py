@@ -22,17 +22,17 @@ from m2dr.data.tables import DistinctLines, name_of
 from m2dr.data.tokens import Ragged
 from m2dr.evaluation.sentence_tasks import distinct
 from m2dr.model import checkpoint
-from m2dr.model.devices import choose_dtype, choose_training_device
+from m2dr.model.devices import choose_training_device
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import with_heads
-from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.hub import revision_of
 from m2dr.model.modules import rotate
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.embed import embed_tokens_and_states
-from m2dr.tasks.models import at_revision, default_dims, fitted_cuts
-from m2dr.tasks.training.run_folder import begin, clear, held, refuse_backbone
+from m2dr.tasks.models import default_dims, fitted_cuts
+from m2dr.tasks.training.run_folder import begin, clear, held, open_backbone
 from m2dr.training.linear_fit import STEPS, fit_head, fit_rotation
 from m2dr.training.words import fit_words
 
@@ -65,7 +65,6 @@ class FitReport(Report):
         )
 
 
-@at_revision
 @timed
 def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitReport:
     """Fit exits as `settings` say, and write the model's folder.
@@ -73,12 +72,11 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
     Raises:
         UserError: anything a person can fix, before the first text where it can be known.
     """
-    refuse_backbone(settings.backbone, folder)
+    backbone = open_backbone(settings, folder)
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST_TEXTS, settings.seed)
-    encoder, tokenizer = checkpoint.load(settings.backbone)
-    dtype = choose_dtype(settings.dtype, device)
-    runner = checkpoint.load(settings.backbone, None, device, dtype)[0]
+    encoder, tokenizer = checkpoint.load(backbone)
+    runner = checkpoint.load(backbone, None, device, settings.dtype)[0]
     for each in (encoder, runner):
         drop_exits(each)
     with held(folder):
@@ -92,7 +90,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
         encoder.to("cpu")
         card = encoder.card
         if not card.is_trained:
-            revision = revision_of(find_folder(settings.backbone))
+            revision = revision_of(backbone.folder)
             card = replace(card, backbone=settings.backbone, revision=revision, variant=FITTED)
         card = replace(
             card,

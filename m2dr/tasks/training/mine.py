@@ -21,7 +21,7 @@ from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_dims, index_folder, layer_folder, store_folder
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import open_model
 from m2dr.tasks.corpus import model_for, open_corpus
 from m2dr.tasks.models import label_of
 from m2dr.tasks.query import open_queries, plan_query
@@ -129,11 +129,11 @@ def _by_bm25(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
 
 def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     """Rank by a model's own index."""
-    model = request.model or model_for(request.corpus, request.root)
-    card = read_card(model)
+    model = open_model(request.model or model_for(request.corpus, request.root))
+    card = model.card
     home = store_folder(request.root, dataset.name, card.fingerprint, card.layers).parent
     layer = card.layers if request.query_layer is None else request.query_layer
-    plan = plan_query(QueryOptions(), model, card, home, layer)
+    plan = plan_query(QueryOptions(), model, home, layer)
     card.check(Cut(card.layers, request.dim or 1))
     folder = layer_folder(home, plan.document_layer)
     built = built_dims(folder)
@@ -141,7 +141,7 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     if dim not in built:
         raise UserError(f"{folder} has no index at dim {dim}; built are dims {list(built)}.")
     index, store, cut = open_index(index_folder(folder, dim)), open_store(folder), Cut(layer, dim)
-    index.accept(label_of(card, model), cut)
+    index.accept(label_of(model), cut)
     rows_of = _rows(store.docids, known)
     encoder = open_queries(plan, "torch", request.device, request.dtype)
 

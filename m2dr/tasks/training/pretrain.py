@@ -16,17 +16,15 @@ from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order
 from m2dr.evaluation.sentence_tasks import distinct
 from m2dr.model import checkpoint, mlm
-from m2dr.model.backbones import read_config, sizes_of
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
-from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.hub import revision_of
 from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.models import at_revision
 from m2dr.tasks.training.recipe import stairs_of
-from m2dr.tasks.training.run_folder import opened, refuse_backbone
+from m2dr.tasks.training.run_folder import open_backbone, opened
 from m2dr.tasks.training.train import TrainReport, plan_of, run
 from m2dr.training.smae import MaskedAutoencoder, MaskedTexts, masked_batch
 from m2dr.training.trainer import Examples, Plan
@@ -74,7 +72,6 @@ class _Setup:
         return masked_batch(rows, encoder, decoder, self.tokenizer.pad)
 
 
-@at_revision
 @timed
 def pretrain(
     settings: PretrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
@@ -85,7 +82,6 @@ def pretrain(
         UserError: anything a person can fix, before the first step where it can be known.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder)
     with opened(folder, settings, resume, overwrite):
         plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
@@ -101,6 +97,7 @@ def pretrain(
 
 def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     """Load and check all that a pre-training needs; nothing is written."""
+    backbone = open_backbone(settings, folder)
     device = choose_training_device(settings.device)
     read: Callable[[int], str]
     if recognises_sentences(settings.corpus):
@@ -111,13 +108,13 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
         count, read = dataset.document_count, lambda place: dataset.document_at(place).content
     if settings.batch_size > count:
         raise UserError(f"batch_size = {settings.batch_size} was asked for, of {count} texts.")
-    _check(settings)
-    encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
-    if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(settings.backbone):
+    _check(settings, backbone)
+    encoder, tokenizer = checkpoint.load(backbone, None, device)
+    if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(backbone.folder):
         raise UserError(f"{settings.backbone} predicts no masks: it is causal or has none.")
-    decoder, _ = checkpoint.load(settings.backbone, 1, device)
+    decoder, _ = checkpoint.load(backbone, 1, device)
     mlm.remove_word_embeddings(decoder)
-    head, pretrained = mlm.masked_head(settings.backbone)
+    head, pretrained = mlm.masked_head(backbone.folder)
     if not pretrained:
         say(f"{settings.backbone} has no masked-LM head: a new one is trained along.")
     for part in (encoder, decoder):
@@ -138,7 +135,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     card = replace(
         encoder.card,
         backbone=settings.backbone,
-        revision=revision_of(find_folder(settings.backbone)),
+        revision=revision_of(backbone.folder),
         variant=PRETRAINED,
         exported_from="",
         fingerprint="",
@@ -146,15 +143,14 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     return _Setup(settings, count, card, encoder, tokenizer, module, plan, examples)
 
 
-def _check(settings: PretrainSettings) -> None:
-    folder = find_folder(settings.backbone)
-    card = read_card(folder)
+def _check(settings: PretrainSettings, backbone: Model) -> None:
+    folder, card = backbone.folder, backbone.card
     if card.exit_head == "fitted":
         raise UserError(f"{settings.backbone} has fitted exits; pre-train its own {card.backbone}.")
     module, pooling = reshaping_module(folder), card.pooling
     if module or len(pooling_modes(pooling)) > 1:
         found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
         raise UserError(f"{settings.backbone} has {found}: its vectors are no states of tokens.")
-    longest = sizes_of(read_config(folder)).tokens
+    longest = backbone.sizes.tokens
     if settings.length > longest:
         raise UserError(f"length = {settings.length} was asked for; the backbone reads {longest}.")

@@ -10,12 +10,12 @@ from m2dr.core.records import Cut, ModelCard, pooling_modes
 from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
 from m2dr.evaluation.grid import aligned
-from m2dr.model.backbones import attend, default_pooling, read_config, sizes_of
-from m2dr.model.checkpoint import read_card
-from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.backbones import attend, default_pooling, read_config
+from m2dr.model.checkpoint import Model
+from m2dr.model.hub import revision_of
 from m2dr.model.st_folder import TEMPERATURE, reshaping_module
-from m2dr.tasks.models import at_revision, default_dims
-from m2dr.tasks.training.run_folder import refuse_backbone
+from m2dr.tasks.models import default_dims
+from m2dr.tasks.training.run_folder import open_backbone
 from m2dr.training.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of
 from m2dr.training.objective import LossWeights, Objective, Setting
 from m2dr.training.terms import StepTerms, Term, possible_steps, weighed, with_teacher
@@ -72,18 +72,24 @@ class Recipe:
         return Objective(self.choices, full, self.setting, relations, chain, 1 - variant.alpha)
 
 
-@at_revision
-def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
+def recipe_of(
+    settings: TrainSettings, kind: Kind = "documents", opened: Model | None = None
+) -> Recipe:
     """Resolve every number that settings leave to the variant, the backbone or the corpus.
+
+    Args:
+        settings: of the training.
+        kind: of its data.
+        opened: the backbone, where it is opened already.
 
     Raises:
         UserError: layers, dims or losses that the backbone does not have, the variant does not use
             or the corpus does not serve.
     """
-    variant, backbone = settings.recipe(), read_card(settings.backbone)
-    refuse_backbone(settings.backbone)
+    variant, opened = settings.recipe(), opened or open_backbone(settings)
+    backbone = opened.card
     loss = settings.loss or USUAL_LOSS[kind]
-    for problem in _problems(settings, variant, backbone, kind, loss):
+    for problem in _problems(settings, variant, opened, kind, loss):
         raise UserError(problem)
     layers = () if variant.staircase else tuple(sorted(set(settings.layers)))
     if not (variant.shallow or variant.single_cut):
@@ -121,20 +127,20 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
         distill=settings.distill,
         distill_temperature=settings.distill_temperature,
     )
-    card = _card(settings, variant, backbone, full, choices, setting)
+    card = _card(settings, variant, opened, full, choices, setting)
     return Recipe(variant, card, full, choices, setting, related, path, kind == "scored pairs")
 
 
 def _card(
     settings: TrainSettings,
     variant: Variant,
-    backbone: ModelCard,
+    opened: Model,
     full: Cut,
     choices: Sequence[StepTerms],
     setting: Setting,
 ) -> ModelCard:
     """Return the card of the model to be trained."""
-    folder = find_folder(settings.backbone)
+    folder, backbone = opened.folder, opened.card
     pooling = backbone.pooling
     if settings.attention:
         pooling = default_pooling(attend(read_config(folder), settings.attention))
@@ -167,11 +173,10 @@ def _card(
 
 
 def _problems(  # noqa: C901  # a list
-    settings: TrainSettings, variant: Variant, backbone: ModelCard, kind: Kind, loss: Loss
+    settings: TrainSettings, variant: Variant, opened: Model, kind: Kind, loss: Loss
 ) -> Iterator[str]:
     """Say what the backbone, the corpus or the rest of the recipe does not allow."""
-    name, folder = variant.name, find_folder(settings.backbone)
-    longest = sizes_of(read_config(folder)).tokens
+    name, backbone, longest = variant.name, opened.card, opened.sizes.tokens
     for length in ("query_length", "document_length"):
         asked = getattr(settings, length) or 1
         if asked > longest:
@@ -179,7 +184,7 @@ def _problems(  # noqa: C901  # a list
     if (settings.attention or settings.pooling) and len(pooling_modes(backbone.pooling)) > 1:
         yield f"{settings.backbone} has several poolings, so pooling and attention are set."
     if variant.sia:
-        module, pooling = reshaping_module(folder), settings.pooling or backbone.pooling
+        module, pooling = reshaping_module(opened.folder), settings.pooling or backbone.pooling
         if module or pooling not in get_args(Anchor):
             found = f"the module {module} behind it" if module else f"the pooling {pooling}"
             yield f"sia compares vectors with states of tokens; the backbone has {found}."

@@ -17,7 +17,7 @@ from m2dr.core.progress import is_main_process, process_count
 from m2dr.core.requests import MODELS, refuse_both
 from m2dr.core.settings import Settings, find_config, read_settings, read_table
 from m2dr.data.tables import is_hub, name_of
-from m2dr.model.checkpoint import last_layer_has_exit
+from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
 
 TRAINING_SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
@@ -36,17 +36,24 @@ def folder_of(corpus: str, what: str, out: Path | None) -> Path:
     return out or MODELS / f"{'-'.join(names)}-{what}"
 
 
-def refuse_backbone(backbone: str, folder: Path | None = None) -> None:
-    """Refuse a backbone that cannot be read again, or that would lose what it is.
+def open_backbone(settings: Any, folder: Path | None = None) -> Model:
+    """Open the backbone of a training or fit, at the revision that its settings name.
+
+    Args:
+        settings: of the training.
+        folder: to write, if any.
 
     Raises:
-        UserError: it lies in the folder to write, or its last layer ends in a fitted exit.
+        UserError: there is no such model, it lies in the folder to write and could not be read
+            again, or its last layer ends in a fitted exit, which would be lost.
     """
-    own = Path(backbone).resolve()
+    own = Path(settings.backbone).resolve()
     if folder is not None and own.exists() and own.is_relative_to(folder.resolve()):
-        raise UserError(f"The backbone {backbone} lies in {folder}; give another --out.")
-    if last_layer_has_exit(backbone):
+        raise UserError(f"The backbone {settings.backbone} lies in {folder}; give another --out.")
+    backbone = open_model(settings.backbone, revision=settings.revision)
+    if backbone.last_layer_has_exit:
         raise UserError(f"{backbone} ends in a fitted exit; take the model that it was cut from.")
+    return backbone
 
 
 def read_run(

@@ -12,13 +12,13 @@ from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.report import Report, timed
 from m2dr.core.settings import RunSettings, TrainSettings
 from m2dr.model import checkpoint
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.models import at_revision, fitted_cuts
+from m2dr.tasks.models import fitted_cuts
 from m2dr.tasks.training import run_folder
 from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.training.recipe import Recipe, explain, no_effect, recipe_of
@@ -112,7 +112,6 @@ class Setup:
         return self.data.batch(self.recipe.card, self.tokenizer, chosen).tensors()
 
 
-@at_revision
 @timed
 def train(
     settings: TrainSettings,
@@ -121,6 +120,7 @@ def train(
     overwrite: bool = False,
     callbacks: Callbacks = (),
     loss: ScoreLoss | None = None,
+    backbone: Model | None = None,
 ) -> TrainReport:
     """Train as `settings` say, and write the model folder.
 
@@ -131,13 +131,14 @@ def train(
         overwrite: whether to begin again in a folder that is in use.
         callbacks: of transformers' Trainer.
         loss: base loss, in place of that of the settings.
+        backbone: that of the settings, where it is opened already.
 
     Raises:
         UserError: anything a person can fix, before the first step where it can be known.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    run_folder.refuse_backbone(settings.backbone, folder)
-    setup = prepare(settings, folder, loss)
+    backbone = backbone or run_folder.open_backbone(settings, folder)
+    setup = prepare(settings, folder, loss, backbone)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
     if stops_early(callbacks) and not plan.evaluate_steps:
         raise UserError(f"Early stopping needs a score on dev; {data.name} was asked for none.")
@@ -224,17 +225,23 @@ def run(
     return TrainReport(folder, card, steps, losses[0], losses[-1], best, "", files=(folder,))
 
 
-def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None) -> Setup:
+def prepare(
+    settings: TrainSettings,
+    folder: Path,
+    loss: ScoreLoss | None = None,
+    backbone: Model | None = None,
+) -> Setup:
     """Load and check all that a training needs; nothing is written."""
+    backbone = backbone or run_folder.open_backbone(settings)
     device = choose_training_device(settings.device)
     data = open_training_data(settings)
-    recipe = recipe_of(settings, data.kind)
+    recipe = recipe_of(settings, data.kind, backbone)
     card = replace(recipe.card, negatives=data.negatives)
     recipe = replace(recipe, card=card, setting=replace(recipe.setting, custom=loss))
     if settings.batch_size > data.count:
         given = counted(data.count, data.unit)
         raise UserError(f"batch_size = {settings.batch_size} was asked for, of {given}.")
-    encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
+    encoder, tokenizer = checkpoint.load(backbone, recipe.card.layers, device)
     encoder.card = recipe.card
     if recipe.card.exit_head != "fitted":
         encoder.fitted = None  # of a fitted backbone: its layers will change
@@ -324,13 +331,12 @@ def explain_all(settings: TrainSettings) -> Report:
     return Report(text=text)
 
 
-@at_revision
 def separate_cuts(settings: TrainSettings) -> tuple[Cut, ...]:
     """Return the cuts of a training of several models, from small to large; () for one model."""
     several = len(set(settings.layers)) > 1 or len(set(settings.dims)) > 1
     if not (several and settings.recipe().single_cut):
         return ()
-    backbone = read_card(settings.backbone)
+    backbone = open_model(settings.backbone, revision=settings.revision).card
     layers, dims = settings.layers or (backbone.layers,), settings.dims or (backbone.width,)
     return tuple(sorted({backbone.check(Cut(layer, dim)) for layer in layers for dim in dims}))
 
@@ -340,7 +346,6 @@ def of_cut(settings: TrainSettings, cut: Cut) -> TrainSettings:
     return replace(settings, layers=(cut.layer,), dims=(cut.dim,))
 
 
-@at_revision
 @timed
 def train_separately(
     settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
@@ -354,12 +359,12 @@ def train_separately(
         Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
     """
     trained = []
-    run_folder.refuse_backbone(settings.backbone, folder)
+    backbone = run_folder.open_backbone(settings, folder)
     cuts, kind = separate_cuts(settings), kind_of(settings)
     if process_count() > 1:
         raise UserError(f"{len(cuts)} models are trained one by one; several processes train one.")
     for cut in cuts:
-        recipe_of(of_cut(settings, cut), kind)
+        recipe_of(of_cut(settings, cut), kind, backbone)
     with run_folder.held(folder):
         run_folder.begin(folder, settings, resume, overwrite, several=True)
         for place, cut in enumerate(cuts, start=1):
@@ -369,6 +374,6 @@ def train_separately(
                 say(f"{cut}: trained already ({place} of {len(cuts)})")
                 continue
             say(f"{cut}: {place} of {len(cuts)}")
-            trained.append(train(of_cut(settings, cut), own, resumes))
+            trained.append(train(of_cut(settings, cut), own, resumes, backbone=backbone))
         run_folder.clear(folder)
     return SeparateReport(tuple(trained), cuts, folder, files=(folder,))
