@@ -92,6 +92,26 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A table or figure as it is printed.
+
+    Each block, row and column is a label and some fields of its cells: `model` (one name, or
+    several joined by |, of which the first that is a model counts), `on`, `cut` (L{layer}D{dim} by
+    default), `small`, the cut at small scale where `scaled` says another, and `tested`. `model` and
+    `cut` may name other fields in braces.
+    """
+
+    title: str
+    columns: "Axis"
+    rows: "Axis"
+    blocks: "Axis"
+    marks: Mapping[str, str]  # by mark: the model that a marked cell is significantly above
+
+
+Axis = tuple[tuple[str, dict[str, Any]], ...]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """Published tables or figures of one kind."""
 
@@ -100,6 +120,7 @@ class Experiment:
     evaluation: Evaluation
     models: tuple[Model, ...]
     claims: tuple[Claim, ...]
+    tables: tuple[Table, ...] = ()
 
 
 def scaled(word: str) -> str:
@@ -150,6 +171,24 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(each) if isinstance(each, list) else each for name, each in row.items()}
 
 
+def _axis(told: Any) -> Axis:
+    """An axis as experiments.json has it: the values of one field, or labels and their fields."""
+    if isinstance(told, str):
+        told = _ROWS["axes"][told]
+    if isinstance(told, dict):
+        ((field, values),) = told.items()
+        pairs = [each if isinstance(each, list) else [str(each), each] for each in values]
+        return tuple((label, {field: value}) for label, value in pairs)
+    return tuple((label, fields) for label, fields in told)
+
+
+def _table(row: Mapping[str, Any]) -> Table:
+    columns, rows, blocks = (
+        _axis(row.get(name, [["", {}]])) for name in ("columns", "rows", "blocks")
+    )
+    return Table(row["title"], columns, rows, blocks, row.get("marks", {}))
+
+
 _ROWS = json.loads((FOLDER / "experiments.json").read_text(encoding="utf-8"))
 MODELS = {name: Model(name, **_plain(row)) for name, row in _ROWS["models"].items()}
 EXPERIMENTS = {
@@ -162,17 +201,26 @@ EXPERIMENTS = {
             Claim(says, Cell(*above), Cell(*below), source, **(more[0] if more else {}))
             for says, above, below, source, *more in row["claims"]
         ),
+        tuple(map(_table, row.get("tables", ()))),
     )
     for name, row in _ROWS["experiments"].items()
 }
 
 
 @cache
-def grids(name: str) -> Mapping[str, Mapping[str, float]]:
-    """Recipe -> cut -> value of one published set; empty where there is no such set."""
-    known = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))["sets"]
-    recipes = known[name]["models"] if name in known else {}
+def grids(name: str, on: str = "") -> Mapping[str, Mapping[str, float]]:
+    """Recipe -> cut -> value of one published set; empty where there is no such set.
+
+    Args:
+        name: of the set.
+        on: one of what it was measured on; empty: the mean over all of it.
+    """
+    known = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))["sets"].get(name)
+    columns = known.get("columns", [""]) if known else []
+    if on not in columns:
+        return {}
+    place = 2 + columns.index(on)
     return {
-        recipe: {str(Cut(layer, dim)): value for layer, dim, value in cells}
-        for recipe, cells in recipes.items()
+        recipe: {str(Cut(*cell[:2])): cell[place] for cell in cells}
+        for recipe, cells in known["models"].items()
     }

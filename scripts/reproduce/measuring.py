@@ -60,6 +60,12 @@ class Measured:
         """The places that a claim is about: one, or all."""
         return (name,) if name else tuple(self.values)
 
+    def holds(self, word: str, measure: str, name: str = "") -> bool:
+        """Whether a cell was measured."""
+        cells = [self.values.get(place, {}).get(measure, {}) for place in self.on(name)]
+        wanted = [{*meant(word, {measure: some})} if some else set() for some in cells]
+        return all(cuts and cuts <= some.keys() for cuts, some in zip(wanted, cells, strict=True))
+
     def value(self, word: str, measure: str, name: str = "") -> float:
         """A cell: the mean over the places, and over the cuts that the word stands for."""
         return fmean(

@@ -39,6 +39,7 @@ SMALL: dict[str, Any] = {
     "log_steps": 5,
     "checkpoints": [],
 }
+SMALL_STEPS = 16
 IDLE = ("device", "dtype")  # settings that change no result
 
 
@@ -49,9 +50,11 @@ class Scale:
     small: bool
     data: Path
     out: Path
-    steps: int = 16  # at small scale
-    batch: int = 32  # the same; of sentences half of it
+    steps: int = 0  # 0: those of the file, and SMALL_STEPS at small scale
+    batch: int = 32  # at small scale; of sentences half of it
     device: str = "auto"
+    changes: tuple[str, ...] = ()  # of every model, as `--set` takes them
+    seeds: tuple[int, ...] = ()  # of several trainings of each model; else that of its file
 
     @property
     def samples(self) -> Path:
@@ -76,22 +79,25 @@ def settings_of(model: Model, scale: Scale) -> TrainSettings:
     """
     path = CONFIGS / f"{model.config}.toml"
     words = [*model.changes, *(model.small if scale.small else ())]
+    asked = {word.partition("=")[0].strip() for word in scale.changes}
     given = read_settings(TrainSettings, path, words)
-    options: dict[str, Any] = {"device": scale.device}
+    options: dict[str, Any] = {"device": scale.device, "steps": scale.steps or None}
     if scale.small:
         narrow = [dim for dim in given.dims if dim < MINILM[1]]
-        options |= SMALL | {"dims": narrow, "steps": scale.steps, "batch_size": scale.batch}
+        options |= SMALL | {"dims": narrow, "batch_size": scale.batch}
+        options |= {"steps": scale.steps or SMALL_STEPS}
         options |= {"corpus": "" if model.raw else _small_corpus(model, scale)}
         options |= {"backbone": small.backbone_to_improve(scale.samples)}
         if model.config.startswith(SENTENCES):  # two views of a sentence differ by dropout alone
             options |= {"dropout": 0.1, "batch_size": max(scale.batch // 2, 1)}
-    elif not model.raw:
+    elif not model.raw and "corpus" not in asked:
         options |= {"corpus": _corpus(given.corpus, model.config, scale.data)}
     if model.cut:
         cut = Cut.parse(cut_of(model, scale.small))
         options |= {"layers": [cut.layer], "dims": [cut.dim]}
+    options = {name: value for name, value in options.items() if name not in asked}
     kept = [word for word in words if word.partition("=")[0].strip() not in options]
-    return read_settings(TrainSettings, path, kept, options)
+    return read_settings(TrainSettings, path, [*kept, *scale.changes], options)
 
 
 def cut_of(model: Model, small_scale: bool) -> str:
