@@ -28,6 +28,7 @@ from m2dr.core.files import (
     sha256_of,
     write_record,
 )
+from m2dr.core.progress import say_once
 from m2dr.core.records import (
     CARD_FILE,
     EXITS_FILE,
@@ -299,6 +300,9 @@ def load(
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers does not annotate it
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # nor this
     folder, card = hub.find_folder(str(name)), read_card(name)
+    if not any((folder / file).exists() for file in (hub.CARD, hub.MODULES, "1_Pooling")):
+        taken = f"without other settings they are {card.pooling} and {card.similarity}"
+        say_once(f"{name} names no pooling and no similarity; {taken}.")
     if exits is not None:
         refuse_ended(name)
         check_exits(exits, card.fingerprint, hub.EXITS, hub.WORDS)
@@ -540,6 +544,40 @@ def export_cut(model: str | Path, layer: int, folder: Path) -> ModelCard:
         cuts = tuple(cut for cut in card.cuts if cut.layer <= layer)
         exported = replace(card, layers=layer, cuts=cuts, exported_from=card.fingerprint)
         return save(encoder, tokenizer, exported, folder)
+
+
+def adopt(model: str | Path, folder: Path, pooling: str = "", **fields: Any) -> ModelCard:
+    """Write a folder that m2dr did not write as a model, with what its files do not say.
+
+    Args:
+        model: folder or id, without an m2dr.json.
+        folder: to write.
+        pooling: of a ModelCard, or cls_avg, the mean of [CLS] and the mean of all tokens (AnglE);
+            by default that of the folder.
+        fields: others of the card, such as similarity, query_length and exits.
+
+    Raises:
+        UserError: the model has an m2dr.json, or modules behind another pooling; the pooling is
+            unknown; a length that it does not read; or `folder` holds something.
+    """
+    import torch
+
+    from m2dr.model.modules import Dense
+
+    found = hub.find_folder(str(model))
+    if (found / hub.CARD).exists():
+        raise UserError(f"{model} has an {hub.CARD}, which says what its vectors are.")
+    lengths = {name: fields.get(name) for name in ("query_length", "document_length")}
+    card = replace(read_card(model, **lengths), **fields)
+    if pooling and hub.behind_pooling(found):
+        raise UserError(f"{model} has modules behind its own pooling, {card.pooling}.")
+    with locked_for_export(folder):
+        encoder, tokenizer = load(model)
+        if pooling == "cls_avg":
+            pooling, half = "cls+mean", torch.eye(card.width) / 2
+            encoder.behind = torch.nn.Sequential(Dense.of(torch.cat([half, half], dim=1)))
+        encoder.card = replace(card, pooling=pooling or card.pooling)
+        return save(encoder, tokenizer, encoder.card, folder)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ A model is a training; a claim says that one cell is above another, as a paper p
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,8 @@ class Model:
     small_cut: str = ""  # the same at small scale, where `scaled` says another
     prefixes: bool = False  # of a separate model: measured at every prefix of its layer
     raw: bool = False  # the backbone of the file as it comes, not trained
+    # Of such a folder that names no pooling, similarity or lengths: what the paper's code takes.
+    opens: Mapping[str, Any] = field(default_factory=dict)
     paper_only: bool = False  # not tried at small scale
     published: str = ""  # what the published set of an evaluation calls it
 
@@ -121,6 +123,7 @@ class Experiment:
     models: tuple[Model, ...]
     claims: tuple[Claim, ...]
     tables: tuple[Table, ...] = ()
+    paper_only: bool = False  # not tried at small scale
 
 
 def scaled(word: str) -> str:
@@ -144,6 +147,8 @@ def chosen(experiment: Experiment, only: tuple[str, ...], small: bool) -> tuple[
     Raises:
         UserError: one that was asked for is not of this experiment, or not of this scale.
     """
+    if small and experiment.paper_only:
+        raise UserError(f"{experiment.name} has no small scale; leave --small out.")
     models = [model for model in experiment.models if not (small and model.paper_only)]
     names = [model.name for model in models]
     strange = [name for name in only if name not in names]
@@ -202,13 +207,14 @@ EXPERIMENTS = {
             for says, above, below, source, *more in row["claims"]
         ),
         tuple(map(_table, row.get("tables", ()))),
+        row.get("paper_only", False),
     )
     for name, row in _ROWS["experiments"].items()
 }
 
 
 @cache
-def grids(name: str, on: str = "") -> Mapping[str, Mapping[str, float]]:
+def grids(name: str, on: str = "") -> Mapping[str, Mapping[str, float | None]]:
     """Recipe -> cut -> value of one published set; empty where there is no such set.
 
     Args:

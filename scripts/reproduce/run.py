@@ -258,7 +258,7 @@ def tell_grid(model: Model, evaluation: Evaluation, found: Measured) -> None:
     drifts = {
         cut: evaluation.unit * found.value(cut, evaluation.measure) - value
         for cut, value in grid.items()
-        if cut in cuts
+        if cut in cuts and value is not None
     }
     if drifts:
         mean = fmean(abs(drift) for drift in drifts.values())
@@ -378,7 +378,8 @@ def run(words: Sequence[str] | None = None) -> int:
         if name not in EXPERIMENTS:
             raise UserError(f"There is no experiment {name!r}. {nearest(name, EXPERIMENTS)}")
     outcomes: list[Outcome] = []
-    for name in given.names or EXPERIMENTS:
+    every = [name for name, one in EXPERIMENTS.items() if not (scale.small and one.paper_only)]
+    for name in given.names or every:
         start = time.monotonic()
         try:
             report = reproduce(EXPERIMENTS[name], scale, names(given.only))

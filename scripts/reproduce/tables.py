@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from claims import MODELS, Evaluation, Experiment, Table, grids, scaled
+from claims import EXPERIMENTS, MODELS, Evaluation, Experiment, Table, grids, scaled
 from errors import Array, scores_of_queries
 from measuring import Measured
 
@@ -46,8 +46,11 @@ def cell_of(fields: Mapping[str, Any], model: str = "") -> Cell:
 
 
 def published(cell: Cell, experiment: Experiment) -> float | None:
-    """What was published of a cell: of a claim, or of a whole grid."""
-    for claim in experiment.claims:
+    """What was published of a cell: of a claim on the same data, or of a whole grid."""
+    alike = [
+        one for one in EXPERIMENTS.values() if one.evaluation.name == experiment.evaluation.name
+    ]
+    for claim in (claim for one in alike for claim in one.claims):
         for known in (claim.above, claim.below):
             if (known.model, known.cut, claim.on) == (cell.model, cell.cut, cell.on):
                 return known.value

@@ -12,6 +12,7 @@ from claims import MINILM, Model, scaled
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.settings import TrainSettings, read_settings
+from m2dr.model.checkpoint import adopt
 from m2dr.model.hub import CARD, RECORD
 from m2dr.tasks.training.train import train
 
@@ -128,13 +129,19 @@ def _corpus(names: str, config: str, data: Path) -> str:
 def trained(model: Model, scale: Scale) -> Trained:
     """Train a model unless that is done; an interrupted training goes on.
 
+    A backbone as it comes is taken from DATA/checkpoints, where it is there.
+
     Raises:
         UserError: the folder holds a model of other settings.
     """
     settings = settings_of(model, scale)
-    if model.raw:
-        return Trained(settings.backbone, 0.0, False)
     folder = scale.out / "models" / model.name
+    if model.raw:
+        own = scale.data / "checkpoints" / settings.backbone.rpartition("/")[2]
+        backbone = str(own) if own.is_dir() else settings.backbone
+        if model.opens and not (folder / CARD).exists():
+            adopt(backbone, folder, **model.opens, exits="model")
+        return Trained(str(folder) if model.opens else backbone, 0.0, False)
     note = folder.with_name(f"{model.name}.json")
     table = {k: v for k, v in asdict(settings).items() if k not in IDLE}
     table = json.loads(json.dumps(table))

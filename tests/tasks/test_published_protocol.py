@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import done
+from commands import done, refused
 from transformers import AutoModel, AutoTokenizer
 from world import WORDS, make_model, write_beir
+
+from m2dr import Encoder
 
 QUERY, DOCUMENT = 6, 12  # tokens
 
@@ -72,3 +74,58 @@ def test_shallow_cuts_of_a_plain_model_are_raw_states_of_their_layer(
     assert measured() == pytest.approx(expected, abs=1e-6)
     assert measured("--exits", "index") != pytest.approx(expected, abs=0.005)
     assert json.loads((here / "model" / "m2dr.json").read_text())["exits"] == "model"
+
+
+def referee(folder: Path, form: str, texts: list[str], layer: int = 4) -> np.ndarray:
+    """Vectors as the card of each form computes them: transformers, or sentence-transformers."""
+    if form == "sentence-transformers":
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer(str(folder), device="cpu").encode(texts)
+    tokens = AutoTokenizer.from_pretrained(folder)(
+        texts, padding=True, truncation=True, max_length=16, return_tensors="pt"
+    )
+    mask = tokens["attention_mask"]
+    with torch.no_grad():
+        encoder = AutoModel.from_pretrained(folder).eval()
+        found = encoder(tokens["input_ids"], mask, output_hidden_states=True)
+    states = found.hidden_states[layer]
+    mean = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    first = states[:, 0]
+    return {"cls": first, "mean": mean, "cls_avg": (first + mean) / 2}[form].numpy()
+
+
+@pytest.mark.parametrize("form", ["cls", "mean", "cls_avg", "sentence-transformers"])
+def test_a_checkpoint_of_each_form_gives_the_vectors_of_its_card(
+    form: str, tiny_backbone: Path, here: Path
+) -> None:
+    """AnglE's plain folders by cls_avg, those of Starbucks by cls, UAE-Large's with modules."""
+    from sentence_transformers import SentenceTransformer
+
+    texts = [" ".join(WORDS[i : i + 2 + i % 4]) for i in range(12)]
+    model, card = tiny_backbone, {}
+    if form == "sentence-transformers":
+        model = here / "theirs"
+        SentenceTransformer(str(tiny_backbone), device="cpu").save(str(model))
+    else:
+        asked = ("--pooling", form, "--similarity", "cosine", "--document-length", "16")
+        done("export", "--model", tiny_backbone, "--query-length", "16", *asked, "--out", "adopted")
+        card = json.loads((here / "adopted" / "m2dr.json").read_text())
+    expected = referee(model, form, texts)
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    opened = Encoder("adopted" if card else str(model), device="cpu", dtype="fp32")
+
+    np.testing.assert_allclose(
+        opened.encode_documents(texts, normalize_embeddings=True), unit, atol=1e-5
+    )
+    if card:
+        np.testing.assert_allclose(
+            SentenceTransformer("adopted", device="cpu").encode(texts), unit, atol=1e-5
+        )
+        shallow = referee(model, form, texts, 2)[:, :8]
+        shallow /= np.linalg.norm(shallow, axis=1, keepdims=True)
+        options = {"layer": 2, "truncate_dim": 8, "normalize_embeddings": True}
+        np.testing.assert_allclose(opened.encode_documents(texts, **options), shallow, atol=1e-5)
+        assert card["similarity"] == "cosine"
+        told = refused("export", "--model", "adopted", "--pooling", "mean", "--out", "again")
+        assert "has an m2dr.json" in told
