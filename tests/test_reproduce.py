@@ -29,7 +29,7 @@ from claims import (  # noqa: E402  # the same
     Experiment,
     grids,
 )
-from measuring import Measured  # noqa: E402  # the same
+from measuring import Measured, places  # noqa: E402  # the same
 from training import (  # noqa: E402  # the same
     CONFIGS,
     DOCUMENTS,
@@ -341,9 +341,25 @@ def test_a_published_checkpoint_is_opened_as_its_paper_opens_it_and_measured_at_
     assert "has no small scale" in told.err
     rows = [line.split() for line in told.out.splitlines() if line.startswith("2DMSE (d = ")]
     assert len(rows) == 4 * 3, "four layers by 8, 16 and 32 dims"
-    assert rows[0][4] == "58.34"
+    assert rows[0][5] == "58.34"
     card = json.loads(
         (tmp_path / "paper" / "models" / "checkpoint-2dmse" / "m2dr.json").read_text()
     )
     assert (card["pooling"], card["similarity"], card["exits"]) == ("cls+mean", "cosine", "model")
     assert (card["query_length"], card["width"]) == (512, 32)
+
+
+@pytest.mark.parametrize("titled", [True, False])
+def test_ms_marco_with_titles_is_trained_on_and_searched_where_both_are_there(
+    titled: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "msmarco" / ("titled" if titled else "other")).mkdir(parents=True)
+    (tmp_path / "msmarco" / "train.jsonl.gz").touch()
+    scale = Scale(False, tmp_path, tmp_path)
+
+    settings = settings_of(MODELS["2dmse"], scale)
+    (place,) = places(EXPERIMENTS["retrieval_losses"].evaluation, scale).places
+
+    msmarco = tmp_path / "msmarco"
+    expected = (msmarco / "train.jsonl.gz", msmarco / "titled") if titled else (msmarco, msmarco)
+    assert (settings.corpus, place.path) == tuple(map(str, expected))

@@ -11,7 +11,7 @@ from typing import Any
 import sentences
 import small
 from claims import BELOW, SHALLOW, WHOLE, Evaluation, Kind, Model
-from training import Scale, cut_of, write
+from training import TITLED, Scale, cut_of, has_titles, write
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ModelCard
@@ -101,6 +101,8 @@ def places(evaluation: Evaluation, scale: Scale) -> Found:
     found, missing = [], []
     for task in evaluation.small if scale.small else evaluation.tasks:
         path: Path | str = small.path_of(scale.data / folder, task, evaluation.kind)
+        if task == "msmarco" and has_titles(scale.data):
+            path = scale.data / TITLED
         try:
             path = make(task, scale.data, scale.samples) if scale.small else path
         except small.MissingError as error:

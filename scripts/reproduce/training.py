@@ -41,6 +41,8 @@ SMALL: dict[str, Any] = {
     "checkpoints": [],
 }
 SMALL_STEPS = 16
+# What the published runs read, passages with titles: groups to train on, and a folder to search.
+GROUPS, TITLED = Path("msmarco") / "train.jsonl.gz", Path("msmarco") / "titled"
 IDLE = ("device", "dtype")  # settings that change no result
 
 
@@ -116,6 +118,8 @@ def _small_corpus(model: Model, scale: Scale) -> str:
 
 def _corpus(names: str, config: str, data: Path) -> str:
     paths = [data / name for name in names.split(",")]
+    if names == "msmarco" and has_titles(data):
+        paths = [data / GROUPS]
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise UserError(
@@ -124,6 +128,11 @@ def _corpus(names: str, config: str, data: Path) -> str:
             "again: what is done stays done. --small needs none of it."
         )
     return ",".join(map(str, paths))
+
+
+def has_titles(data: Path) -> bool:
+    """Whether MS MARCO lies there with titles, both to train on and to search."""
+    return (data / GROUPS).exists() and (data / TITLED).is_dir()
 
 
 def trained(model: Model, scale: Scale) -> Trained:
