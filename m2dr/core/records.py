@@ -259,6 +259,9 @@ class ModelCard:
     exported_from: str = ""
     fit: FitRecord | None = None  # of fitted exits
     negatives: str = ""  # of the training, in words
+    # Exits of shallow queries where none are asked for; empty: those of the index at layers that
+    # were not trained.
+    exits: Literal["", "model"] = ""
     # Commit of a backbone that was fetched from the hub; empty for any other.
     revision: str = ""
     fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011

@@ -874,6 +874,14 @@ class ExportRequest:
     )
     layers: int | None = option(None, "Layers to keep, with all dims unless --dim is given.")
     dim: int | None = option(None, "Dims to keep, beside --layers.", *DIMS, least=1)
+    pooling: str = option(
+        "",
+        "Pooling of a folder that names none, kept whole: cls, mean, last, …, several joined by +, "
+        "or cls_avg, the mean of cls and mean.",
+    )
+    similarity: Similarity | None = option(None, "Similarity of such a folder: cosine or dot.")
+    query_length: int | None = length_option("query")
+    document_length: int | None = length_option("document")
 
 
 def _own_model() -> Any:  # a field

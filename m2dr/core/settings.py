@@ -121,6 +121,12 @@ class TrainSettings(RunSettings):
     refit: bool | None = option(
         None, "Fit exits for every layer after the last step; by default of variant plain alone."
     )
+    exits: Literal["", "model"] = option(
+        "",
+        "Exits by which shallow layers of the model are searched and measured unless --exits says "
+        "otherwise: model, as they come, which the papers measured; by default those of the index "
+        "at layers that were not trained.",
+    )
     layers: tuple[int, ...] = option(
         (),
         "Shallow layers to train; all by default. Of variant separate, layers to cut to.",

@@ -90,7 +90,8 @@ def model_checks(
         f"{mine!r}: scores are not those of the trained model."
         for name, (theirs, mine) in differences.items()
     ]
-    untrained = (cut for cut in sorted(values) if Cut(cut.layer, cut.dim) not in card.cuts)
+    trained = card.cuts if card.fit is None else (card.full,)  # a fit is no training
+    untrained = (cut for cut in sorted(values) if Cut(cut.layer, cut.dim) not in trained)
     poor = [str(cut) for cut in untrained if values[cut] < max(values.values()) * NEAR_RANDOM]
     if poor:
         found.append(

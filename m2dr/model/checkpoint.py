@@ -28,6 +28,7 @@ from m2dr.core.files import (
     sha256_of,
     write_record,
 )
+from m2dr.core.progress import say_once
 from m2dr.core.records import (
     CARD_FILE,
     EXITS_FILE,
@@ -385,6 +386,9 @@ def load(
     dtype = choose_dtype(dtype, device) if isinstance(dtype, str) else dtype
     model = model if isinstance(model, Model) else open_model(model)
     folder, card = model.folder, model.card
+    if not any((folder / file).exists() for file in (hub.CARD, hub.MODULES, "1_Pooling")):
+        taken = f"without other settings they are {card.pooling} and {card.similarity}"
+        say_once(f"{model.name} names no pooling and no similarity; {taken}.")
     if exits is not None:
         refuse_ended(model)
         check_exits(exits, card.fingerprint, hub.EXITS, hub.WORDS)
@@ -626,6 +630,39 @@ def export_cut(model: Model, layer: int, folder: Path) -> ModelCard:
         cuts = tuple(cut for cut in card.cuts if cut.layer <= layer)
         exported = replace(card, layers=layer, cuts=cuts, exported_from=card.fingerprint)
         return save(encoder, tokenizer, exported, folder)
+
+
+def adopt(model: str | Path, folder: Path, pooling: str = "", **fields: Any) -> ModelCard:
+    """Write a folder that m2dr did not write as a model, with what its files do not say.
+
+    Args:
+        model: folder or id, without an m2dr.json.
+        folder: to write.
+        pooling: of a ModelCard, or cls_avg, the mean of [CLS] and the mean of all tokens (AnglE);
+            by default that of the folder.
+        fields: others of the card, such as similarity, query_length and exits.
+
+    Raises:
+        UserError: the model has an m2dr.json, or modules behind another pooling; the pooling is
+            unknown; a length that it does not read; or `folder` holds something.
+    """
+    import torch
+
+    from m2dr.model.modules import Dense
+
+    opened = open_model(model, fields.get("query_length"), fields.get("document_length"))
+    if (opened.folder / hub.CARD).exists():
+        raise UserError(f"{model} has an {hub.CARD}, which says what its vectors are.")
+    card = replace(opened.card, **fields)
+    if pooling and hub.behind_pooling(opened.folder):
+        raise UserError(f"{model} has modules behind its own pooling, {card.pooling}.")
+    with locked_for_export(folder):
+        encoder, tokenizer = load(opened)
+        if pooling == "cls_avg":
+            pooling, half = "cls+mean", torch.eye(card.width) / 2
+            encoder.behind = torch.nn.Sequential(Dense.of(torch.cat([half, half], dim=1)))
+        encoder.card = replace(card, pooling=pooling or card.pooling)
+        return save(encoder, tokenizer, encoder.card, folder)
 
 
 @contextmanager

@@ -68,6 +68,14 @@ def export_model(request: ExportRequest) -> Report:
     """
     request, name = at_cut(request, "layers"), request.model or newest_model()
     layer, dim = request.layers, request.dim
+    names = ("pooling", "similarity", "query_length", "document_length")
+    told = {name: value for name in names if (value := getattr(request, name))}
+    if told:
+        if any((layer is not None, dim, request.format, request.exits)):
+            raise UserError(f"--{next(iter(told))} is of a whole folder; export a cut of it after.")
+        card = checkpoint.adopt(name, request.out, **told)
+        text = f"{card.full}, {card.pooling}, {card.similarity}; {request.out}"
+        return Report(text=text, files=(request.out,))
     if layer is None:
         raise UserError("No cut was named, by --cut L4D128 or by --layers 4.")
     if request.format and request.format not in GRAPHS:

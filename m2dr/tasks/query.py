@@ -39,7 +39,7 @@ from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import SAMPLE_QUERY, tokenize
 from m2dr.model.words import WordTable
 from m2dr.tasks.embed import embed_texts, tokens_per_batch
-from m2dr.tasks.models import fitted_cuts, label_of, names_of
+from m2dr.tasks.models import label_of, names_of
 
 if TYPE_CHECKING:
     from m2dr.evaluation.costs import Shape
@@ -212,10 +212,11 @@ def plan_query(
     if layer is None:
         layer = last if options.query_vectors or options.query_model else card.query_layer
     is_over_bridge = bool(options.query_model) and layer == last
-    # By default layers below the last pass the exits of the index where they were not trained: a
-    # fit is no training, and layer 0 is always fitted.
+    # By default layers below the last pass the exits of the index where they were not trained, if
+    # the card does not say otherwise: a fit is no training, and layer 0 is always fitted.
+    wanted = options.exits or (card.exits if layer else "")
     trained = card.layers_trained if card.fit is None and not options.exits else ()
-    below = options.exits != "model" and layer < last and (layer == 0 or layer not in trained)
+    below = wanted != "model" and layer < last and (layer == 0 or layer not in trained)
     exits = None
     if is_over_bridge or below:
         store = layer_folder(home, last)
@@ -281,22 +282,12 @@ def plan_layers(
     last = (card.layers,) if options.query_vectors or options.query_model else ()
     if not layers:
         meets_last = documents in ("trained", "last", str(card.layers))
-        may_pass_exits = options.exits != "model" and meets_last
+        may_pass_exits = (options.exits or card.exits) != "model" and meets_last
         exits = will_be_fitted or fitting_exits(layer_folder(home, card.layers))
         words_alone = not (card.query_layer or last)
         has_words = card.lowest_layer == 0 or (may_pass_exits and exits) or words_alone
         layers = range(0 if has_words else 1, card.query_layer + 1)
     return {layer: plan(layer) for layer in sorted({*layers, *last})}
-
-
-def card_with_exits(plans: Mapping[int, QueryPlan]) -> ModelCard:
-    """Return the card of a model, with the cuts that exits of the index make retrieve."""
-    card = next(iter(plans.values())).card
-    layers_with_index_exits = {layer for layer, plan in plans.items() if plan.exits}
-    if not layers_with_index_exits:
-        return card
-    added = {cut for cut in fitted_cuts(card) if cut.layer in layers_with_index_exits}
-    return replace(card, exit_head="fitted", cuts=tuple(sorted({*card.cuts, *added})))
 
 
 def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:

@@ -5,7 +5,7 @@ A model is a training; a claim says that one cell is above another, as a paper p
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,8 @@ class Model:
     small_cut: str = ""  # the same at small scale, where `scaled` says another
     prefixes: bool = False  # of a separate model: measured at every prefix of its layer
     raw: bool = False  # the backbone of the file as it comes, not trained
+    # Of such a folder that names no pooling, similarity or lengths: what the paper's code takes.
+    opens: Mapping[str, Any] = field(default_factory=dict)
     paper_only: bool = False  # not tried at small scale
     published: str = ""  # what the published set of an evaluation calls it
 
@@ -92,6 +94,26 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A table or figure as it is printed.
+
+    Each block, row and column is a label and some fields of its cells: `model` (one name, or
+    several joined by |, of which the first that is a model counts), `on`, `cut` (L{layer}D{dim} by
+    default), `small`, the cut at small scale where `scaled` says another, and `tested`. `model` and
+    `cut` may name other fields in braces.
+    """
+
+    title: str
+    columns: "Axis"
+    rows: "Axis"
+    blocks: "Axis"
+    marks: Mapping[str, str]  # by mark: the model that a marked cell is significantly above
+
+
+Axis = tuple[tuple[str, dict[str, Any]], ...]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """Published tables or figures of one kind."""
 
@@ -100,6 +122,8 @@ class Experiment:
     evaluation: Evaluation
     models: tuple[Model, ...]
     claims: tuple[Claim, ...]
+    tables: tuple[Table, ...] = ()
+    paper_only: bool = False  # not tried at small scale
 
 
 def scaled(word: str) -> str:
@@ -123,6 +147,8 @@ def chosen(experiment: Experiment, only: tuple[str, ...], small: bool) -> tuple[
     Raises:
         UserError: one that was asked for is not of this experiment, or not of this scale.
     """
+    if small and experiment.paper_only:
+        raise UserError(f"{experiment.name} has no small scale; leave --small out.")
     models = [model for model in experiment.models if not (small and model.paper_only)]
     names = [model.name for model in models]
     strange = [name for name in only if name not in names]
@@ -150,6 +176,24 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(each) if isinstance(each, list) else each for name, each in row.items()}
 
 
+def _axis(told: Any) -> Axis:
+    """An axis as experiments.json has it: the values of one field, or labels and their fields."""
+    if isinstance(told, str):
+        told = _ROWS["axes"][told]
+    if isinstance(told, dict):
+        ((field, values),) = told.items()
+        pairs = [each if isinstance(each, list) else [str(each), each] for each in values]
+        return tuple((label, {field: value}) for label, value in pairs)
+    return tuple((label, fields) for label, fields in told)
+
+
+def _table(row: Mapping[str, Any]) -> Table:
+    columns, rows, blocks = (
+        _axis(row.get(name, [["", {}]])) for name in ("columns", "rows", "blocks")
+    )
+    return Table(row["title"], columns, rows, blocks, row.get("marks", {}))
+
+
 _ROWS = json.loads((FOLDER / "experiments.json").read_text(encoding="utf-8"))
 MODELS = {name: Model(name, **_plain(row)) for name, row in _ROWS["models"].items()}
 EXPERIMENTS = {
@@ -162,17 +206,27 @@ EXPERIMENTS = {
             Claim(says, Cell(*above), Cell(*below), source, **(more[0] if more else {}))
             for says, above, below, source, *more in row["claims"]
         ),
+        tuple(map(_table, row.get("tables", ()))),
+        row.get("paper_only", False),
     )
     for name, row in _ROWS["experiments"].items()
 }
 
 
 @cache
-def grids(name: str) -> Mapping[str, Mapping[str, float]]:
-    """Recipe -> cut -> value of one published set; empty where there is no such set."""
-    known = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))["sets"]
-    recipes = known[name]["models"] if name in known else {}
+def grids(name: str, on: str = "") -> Mapping[str, Mapping[str, float | None]]:
+    """Recipe -> cut -> value of one published set; empty where there is no such set.
+
+    Args:
+        name: of the set.
+        on: one of what it was measured on; empty: the mean over all of it.
+    """
+    known = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))["sets"].get(name)
+    columns = known.get("columns", [""]) if known else []
+    if on not in columns:
+        return {}
+    place = 2 + columns.index(on)
     return {
-        recipe: {str(Cut(layer, dim)): value for layer, dim, value in cells}
-        for recipe, cells in recipes.items()
+        recipe: {str(Cut(*cell[:2])): cell[place] for cell in cells}
+        for recipe, cells in known["models"].items()
     }

@@ -33,17 +33,16 @@ def error_of_difference(above: Cells, below: Cells, measure: str, on: str = "") 
     return math.sqrt(sum(known)) / len(known) if known else None
 
 
+def scores_of_queries(found: Measured, word: str, measure: str, name: str) -> Array:
+    """What a cell of a search is worth on each query, [Q]."""
+    scores = read_scores(Path(found.details[name]))[measure]
+    cuts = meant(word, found.values[name])
+    rows: Array = np.mean([scores.at(Cut.parse(cut)) for cut in cuts], axis=0)
+    return rows
+
+
 def _queries(above: Cells, below: Cells, measure: str, name: str) -> float | None:
-    rows = [
-        np.mean(
-            [
-                read_scores(Path(found.details[name]))[measure].at(Cut.parse(cut))
-                for cut in meant(word, found.values[name])
-            ],
-            axis=0,
-        )
-        for found, word in (above, below)
-    ]
+    rows = [scores_of_queries(found, word, measure, name) for found, word in (above, below)]
     apart = rows[0] - rows[1]  # [Q]
     return float(np.var(apart, ddof=1)) / len(apart) if len(apart) > 1 else None
 

@@ -11,7 +11,7 @@ from typing import Any
 import sentences
 import small
 from claims import BELOW, SHALLOW, WHOLE, Evaluation, Kind, Model
-from training import Scale, cut_of, write
+from training import TITLED, Scale, cut_of, has_titles, write
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ModelCard
@@ -60,6 +60,12 @@ class Measured:
         """The places that a claim is about: one, or all."""
         return (name,) if name else tuple(self.values)
 
+    def holds(self, word: str, measure: str, name: str = "") -> bool:
+        """Whether a cell was measured."""
+        cells = [self.values.get(place, {}).get(measure, {}) for place in self.on(name)]
+        wanted = [{*meant(word, {measure: some})} if some else set() for some in cells]
+        return all(cuts and cuts <= some.keys() for cuts, some in zip(wanted, cells, strict=True))
+
     def value(self, word: str, measure: str, name: str = "") -> float:
         """A cell: the mean over the places, and over the cuts that the word stands for."""
         return fmean(
@@ -95,6 +101,8 @@ def places(evaluation: Evaluation, scale: Scale) -> Found:
     found, missing = [], []
     for task in evaluation.small if scale.small else evaluation.tasks:
         path: Path | str = small.path_of(scale.data / folder, task, evaluation.kind)
+        if task == "msmarco" and has_titles(scale.data):
+            path = scale.data / TITLED
         try:
             path = make(task, scale.data, scale.samples) if scale.small else path
         except small.MissingError as error:

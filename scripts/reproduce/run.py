@@ -1,29 +1,34 @@
 """Train, measure and compare; print and write what was found.
 
     python scripts/reproduce/run.py [NAME ...] --data DATA --out OUT [--small] [--only MODEL,MODEL]
+        [--seeds 1,2,3] [--steps N] [--set KEY=VALUE ...] [--backbone NAME]
 
-Each NAME is an experiment of experiments.json, which has the claims of one or more published tables
-and figures; without one all are run, on models trained once. At the scale of the paper the files of
-configs/ are taken as they are. With --small the settings shrink to minutes on two cores, and only
-the signs of the claims are expected. A sign that is not seen is reported, and no failure: the exit
-code is 0 when all of it ran, and 2 when something was missing, which is told. What is done is not
-done again: after an end, or with more data, run again.
+Each NAME is an experiment of experiments.json, which has the tables and claims of one or more
+published tables and figures; without one all are run, on models trained once. A table is printed
+as in the paper, each cell as published and as found here; with several seeds the mean ± the
+standard deviation. At the scale of the paper the files of configs/ are taken as they are. With
+--small the settings shrink to minutes on two cores, and only the signs of the claims are expected.
+A sign that is not seen is reported, and no failure: the exit code is 0 when all of it ran, and 2
+when something was missing, which is told. What is done is not done again: after an end, or with
+more data, run again.
 """
 
 import argparse
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any, NoReturn
 
 from claims import EXPERIMENTS, Claim, Evaluation, Experiment, Model, checkable, chosen, grids
 from errors import error_of_difference
 from measuring import Found, Measured, measured, places
+from tables import Results, text_of
 from training import Scale, Trained, settings_of, trained, write
 
 from m2dr.core.errors import Interrupted, UserError, nearest, sentence_of
@@ -76,17 +81,24 @@ def tell(text: str) -> None:
     sys.stdout.flush()
 
 
-def judge(
-    claim: Claim, measures: Mapping[str, Measured], evaluation: Evaluation, small: bool
-) -> Outcome:
-    """Look at the two cells of a claim."""
+def judge(claim: Claim, measures: Results, evaluation: Evaluation, small: bool) -> Outcome:
+    """Look at the two cells of a claim: their means over seeds, whose spread is error."""
     cuts = (claim.above.at(small), claim.below.at(small))
-    above, below = measures[claim.above.model], measures[claim.below.model]
-    measure = claim.measure or evaluation.measure
-    found = (above.value(cuts[0], measure, claim.on), below.value(cuts[1], measure, claim.on))
-    error = error_of_difference((above, cuts[0]), (below, cuts[1]), measure, claim.on)
-    noise = ERRORS * error if error is not None else NOISE * small
+    sides, measure = pairs_of(claim, measures), claim.measure or evaluation.measure
+    each = [
+        tuple(one.value(cut, measure, claim.on) for one, cut in zip(pair, cuts, strict=True))
+        for pair in sides
+    ]
+    found = fmean(above for above, _ in each), fmean(below for _, below in each)
+    errors = [
+        error_of_difference((above, cuts[0]), (below, cuts[1]), measure, claim.on)
+        for above, below in sides
+    ]
+    squares = [error**2 for error in errors if error is not None]
     apart = found[0] - found[1]
+    spread = variance([above - below for above, below in each]) / len(each) if each[1:] else 0.0
+    error = math.sqrt(fmean(squares) + spread) if squares else None
+    noise = ERRORS * error if error is not None else NOISE * small
     verdict = CLOSE if abs(apart) <= noise else SEEN if apart > 0 else NOT_SEEN
     unit = evaluation.unit
     return Outcome(
@@ -97,6 +109,13 @@ def judge(
         None if error is None else error * unit,
         verdict,
     )
+
+
+def pairs_of(claim: Claim, measures: Results) -> list[tuple[Measured, Measured]]:
+    """Both models of a claim, seed by seed; a backbone as it comes has no seeds."""
+    above, below = measures[claim.above.model], measures[claim.below.model]
+    count = max(len(above), len(below))
+    return [(above[i % len(above)], below[i % len(below)]) for i in range(count)]
 
 
 def table(outcomes: Sequence[Outcome], small: bool) -> str:
@@ -146,19 +165,21 @@ def reproduce(experiment: Experiment, scale: Scale, only: tuple[str, ...] = ()) 
     models = chosen(experiment, only, scale.small)
     tell(f"{experiment.name}: {experiment.title}{' (small scale)' if scale.small else ''}")
     made, found, missing = _measured(experiment, models, scale)
-    here = {place for one in found.values() for place in one.values}
     measured_ones = tuple(model for model in models if model.name in found)
     claims = [
         claim
         for claim in checkable(experiment, measured_ones, scale.small)
-        if not claim.on or claim.on in here
+        if _has_cells(claim, found, experiment.evaluation, scale.small)
     ]
     outcomes = tuple(judge(claim, found, experiment.evaluation, scale.small) for claim in claims)
     seconds = time.monotonic() - begun
+    for each in experiment.tables:
+        if text := text_of(each, experiment, found, scale.small):
+            tell(f"{text}\n")
     if outcomes:
         tell(table(outcomes, scale.small))
     for model in () if scale.small else measured_ones:
-        tell_grid(model, experiment.evaluation, found[model.name])
+        tell_grid(model, experiment.evaluation, found[model.name][0])
     left = len(experiment.claims) - len(claims)
     for sentence in missing:
         tell(f"Missing: {sentence}")
@@ -167,9 +188,27 @@ def reproduce(experiment: Experiment, scale: Scale, only: tuple[str, ...] = ()) 
     return Report(outcomes, left, missing)
 
 
+def _has_cells(claim: Claim, found: Results, evaluation: Evaluation, small: bool) -> bool:
+    """Whether all was measured that a claim is about."""
+    return all(
+        one.holds(cell.at(small), claim.measure or evaluation.measure, claim.on)
+        for cell in (claim.above, claim.below)
+        for one in found[cell.model]
+    )
+
+
+def of_seeds(model: Model, scale: Scale) -> list[Model]:
+    """A model of each seed, or the model alone."""
+    seeds = () if model.raw else scale.seeds
+    return [
+        replace(model, name=f"{model.name}-seed{n}", changes=(*model.changes, f"seed={n}"))
+        for n in seeds
+    ] or [model]
+
+
 def _measured(
     experiment: Experiment, models: Sequence[Model], scale: Scale
-) -> tuple[dict[str, Trained], dict[str, Measured], tuple[str, ...]]:
+) -> tuple[dict[str, list[Trained]], dict[str, list[Measured]], tuple[str, ...]]:
     """Each model that can be trained, measured on all that is here; and what is missing."""
     refusals: dict[str, None] = {}
     able = [model for model in models if not _refused(partial(settings_of, model, scale), refusals)]
@@ -182,17 +221,19 @@ def _measured(
         tell(
             "  from the built-in backbone, its last two layers drawn anew, which training improves"
         )
-    made: dict[str, Trained] = {}
-    found: dict[str, Measured] = {}
+    made: dict[str, list[Trained]] = {}
+    found: dict[str, list[Measured]] = {}
 
-    def do(model: Model) -> None:
-        made[model.name] = trained(model, scale)
-        path = made[model.name].path
-        found[model.name] = measured(model, path, experiment.evaluation, scale, on[0].places)
-        tell(_times(model.name, made[model.name], found[model.name]))
+    def do(name: str, model: Model) -> None:
+        one = trained(model, scale)
+        values = measured(model, one.path, experiment.evaluation, scale, on[0].places)
+        made.setdefault(name, []).append(one)
+        found.setdefault(name, []).append(values)
+        tell(_times(model.name, one, values))
 
     for model in able:
-        _refused(partial(do, model), refusals)
+        for each in of_seeds(model, scale):
+            _refused(partial(do, model.name, each), refusals)
     if not found:
         raise UserError(" ".join(refusals))
     return made, found, tuple(refusals)
@@ -217,7 +258,7 @@ def tell_grid(model: Model, evaluation: Evaluation, found: Measured) -> None:
     drifts = {
         cut: evaluation.unit * found.value(cut, evaluation.measure) - value
         for cut, value in grid.items()
-        if cut in cuts
+        if cut in cuts and value is not None
     }
     if drifts:
         mean = fmean(abs(drift) for drift in drifts.values())
@@ -251,14 +292,14 @@ def _write(
     experiment: Experiment,
     scale: Scale,
     outcomes: Sequence[Outcome],
-    made: Mapping[str, Trained],
-    found: Mapping[str, Measured],
+    made: Mapping[str, Sequence[Trained]],
+    found: Results,
     seconds: float,
     missing: Sequence[str],
 ) -> None:
     models = {
-        name: {"training": asdict(made[name]), "measured": asdict(one)}
-        for name, one in found.items()
+        name: {"training": [*map(asdict, made[name])], "measured": [*map(asdict, seeds)]}
+        for name, seeds in found.items()
     }
     claims = [
         {**asdict(o), "difference": o.difference, "wanted": o.wanted, "drift": o.drift}
@@ -282,7 +323,9 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=Path("reproduced"), help="models and results")
     made.add_argument("--small", action="store_true", help="minutes on two cores; signs alone")
     made.add_argument("--only", default="", help="names, joined by commas")
-    made.add_argument("--steps", type=int, default=16, help="of each training, at small scale")
+    made.add_argument(
+        "--steps", type=int, default=0, help="of each training; 16 at small scale, else the file's"
+    )
     made.add_argument("--batch", type=int, default=32, help="queries per step, at small scale")
     made.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     return made
@@ -297,7 +340,12 @@ def scale_of(given: argparse.Namespace) -> Scale:
     if not given.data.is_dir():
         raise UserError(f"There is no folder of data {given.data}; name it with --data.")
     out = given.out / ("small" if given.small else "paper")
-    return Scale(given.small, given.data, out, given.steps, given.batch, given.device)
+    asked = vars(given)
+    seeds = tuple(int(seed) for seed in names(asked.get("seeds", "")))
+    return Scale(
+        given.small, given.data, out, given.steps, given.batch, given.device,
+        tuple(asked.get("set", ())), seeds,
+    )  # fmt: skip
 
 
 def names(words: str) -> tuple[str, ...]:
@@ -318,13 +366,20 @@ def run(words: Sequence[str] | None = None) -> int:
     """Run the experiments that were asked for; return the number of those that lacked something."""
     options = parser("Reproduce the published tables and figures that docs/papers.md names.")
     options.add_argument("names", nargs="*", help=f"of {', '.join(EXPERIMENTS)}; all by default")
+    options.add_argument("--seeds", default="", help="several trainings of each model: 1,2,3")
+    options.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every model"
+    )
+    options.add_argument("--backbone", default="", help="an id or a folder, of every model")
     given = options.parse_args(words)
+    given.set += [f"backbone={given.backbone}"] * bool(given.backbone)
     scale, begun, lines, failed = scale_of(given), time.monotonic(), list[str](), 0
     for name in given.names:
         if name not in EXPERIMENTS:
             raise UserError(f"There is no experiment {name!r}. {nearest(name, EXPERIMENTS)}")
     outcomes: list[Outcome] = []
-    for name in given.names or EXPERIMENTS:
+    every = [name for name, one in EXPERIMENTS.items() if not (scale.small and one.paper_only)]
+    for name in given.names or every:
         start = time.monotonic()
         try:
             report = reproduce(EXPERIMENTS[name], scale, names(given.only))

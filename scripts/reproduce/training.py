@@ -12,6 +12,7 @@ from claims import MINILM, Model, scaled
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.settings import TrainSettings, read_settings
+from m2dr.model.checkpoint import adopt
 from m2dr.model.hub import CARD, RECORD
 from m2dr.tasks.training.train import train
 
@@ -39,6 +40,9 @@ SMALL: dict[str, Any] = {
     "log_steps": 5,
     "checkpoints": [],
 }
+SMALL_STEPS = 16
+# What the published runs read, passages with titles: groups to train on, and a folder to search.
+GROUPS, TITLED = Path("msmarco") / "train.jsonl.gz", Path("msmarco") / "titled"
 IDLE = ("device", "dtype")  # settings that change no result
 
 
@@ -49,9 +53,11 @@ class Scale:
     small: bool
     data: Path
     out: Path
-    steps: int = 16  # at small scale
-    batch: int = 32  # the same; of sentences half of it
+    steps: int = 0  # 0: those of the file, and SMALL_STEPS at small scale
+    batch: int = 32  # at small scale; of sentences half of it
     device: str = "auto"
+    changes: tuple[str, ...] = ()  # of every model, as `--set` takes them
+    seeds: tuple[int, ...] = ()  # of several trainings of each model; else that of its file
 
     @property
     def samples(self) -> Path:
@@ -76,22 +82,25 @@ def settings_of(model: Model, scale: Scale) -> TrainSettings:
     """
     path = CONFIGS / f"{model.config}.toml"
     words = [*model.changes, *(model.small if scale.small else ())]
+    asked = {word.partition("=")[0].strip() for word in scale.changes}
     given = read_settings(TrainSettings, path, words)
-    options: dict[str, Any] = {"device": scale.device}
+    options: dict[str, Any] = {"device": scale.device, "steps": scale.steps or None}
     if scale.small:
         narrow = [dim for dim in given.dims if dim < MINILM[1]]
-        options |= SMALL | {"dims": narrow, "steps": scale.steps, "batch_size": scale.batch}
+        options |= SMALL | {"dims": narrow, "batch_size": scale.batch}
+        options |= {"steps": scale.steps or SMALL_STEPS}
         options |= {"corpus": "" if model.raw else _small_corpus(model, scale)}
         options |= {"backbone": small.backbone_to_improve(scale.samples)}
         if model.config.startswith(SENTENCES):  # two views of a sentence differ by dropout alone
             options |= {"dropout": 0.1, "batch_size": max(scale.batch // 2, 1)}
-    elif not model.raw:
+    elif not model.raw and "corpus" not in asked:
         options |= {"corpus": _corpus(given.corpus, model.config, scale.data)}
     if model.cut:
         cut = Cut.parse(cut_of(model, scale.small))
         options |= {"layers": [cut.layer], "dims": [cut.dim]}
+    options = {name: value for name, value in options.items() if name not in asked}
     kept = [word for word in words if word.partition("=")[0].strip() not in options]
-    return read_settings(TrainSettings, path, kept, options)
+    return read_settings(TrainSettings, path, [*kept, *scale.changes], options)
 
 
 def cut_of(model: Model, small_scale: bool) -> str:
@@ -109,6 +118,8 @@ def _small_corpus(model: Model, scale: Scale) -> str:
 
 def _corpus(names: str, config: str, data: Path) -> str:
     paths = [data / name for name in names.split(",")]
+    if names == "msmarco" and has_titles(data):
+        paths = [data / GROUPS]
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise UserError(
@@ -119,16 +130,27 @@ def _corpus(names: str, config: str, data: Path) -> str:
     return ",".join(map(str, paths))
 
 
+def has_titles(data: Path) -> bool:
+    """Whether MS MARCO lies there with titles, both to train on and to search."""
+    return (data / GROUPS).exists() and (data / TITLED).is_dir()
+
+
 def trained(model: Model, scale: Scale) -> Trained:
     """Train a model unless that is done; an interrupted training goes on.
+
+    A backbone as it comes is taken from DATA/checkpoints, where it is there.
 
     Raises:
         UserError: the folder holds a model of other settings.
     """
     settings = settings_of(model, scale)
-    if model.raw:
-        return Trained(settings.backbone, 0.0, False)
     folder = scale.out / "models" / model.name
+    if model.raw:
+        own = scale.data / "checkpoints" / settings.backbone.rpartition("/")[2]
+        backbone = str(own) if own.is_dir() else settings.backbone
+        if model.opens and not (folder / CARD).exists():
+            adopt(backbone, folder, **model.opens, exits="model")
+        return Trained(str(folder) if model.opens else backbone, 0.0, False)
     note = folder.with_name(f"{model.name}.json")
     table = {k: v for k, v in asdict(settings).items() if k not in IDLE}
     table = json.loads(json.dumps(table))

@@ -1,6 +1,7 @@
 import re
+from dataclasses import replace
 
-from m2dr.core.records import Cut, ModelCard
+from m2dr.core.records import Cut, FitRecord, ModelCard
 from m2dr.evaluation.checks import (
     model_checks,
     query_checks,
@@ -38,3 +39,9 @@ def test_untrained_cuts_that_are_near_random_and_other_prefixes_are_told() -> No
     assert found[0].startswith("The documents were encoded with query_prefix 'query: ' and")
     assert found[1].startswith("L1D8: not trained, and below a tenth of the best RR@10")
     assert model_checks(CARD, {Cut(6, 384): 0.5, Cut(1, 64): 0.2}, "RR@10", {}) == []
+    fitted = replace(
+        CARD, cuts=(*CARD.cuts, Cut(1, 8)), fit=FitRecord((), 9, 9, "pca", 9, "none", (), ())
+    )
+    assert model_checks(fitted, values, "RR@10", {})[0].startswith("L1D8: not trained"), (
+        "but fitted"
+    )

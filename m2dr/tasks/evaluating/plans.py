@@ -49,18 +49,19 @@ def grid_plans(request: EvaluateRequest, name: str, dataset: Dataset) -> GridPla
     model = open_model(name, request.query_length, request.document_length)
     card = model.card
     last = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
-    will_be_fitted = request.exits == "index" or (
+    exits = request.exits or card.exits
+    will_be_fitted = exits == "index" or (
         not (last / STORE).exists()
         and dataset.document_count >= FEWEST_DOCUMENTS
         and not model.last_layer_has_exit
     )
     meets_last = request.documents in ("trained", "last", str(card.layers))
-    will_be_fitted = will_be_fitted and meets_last and request.exits != "model"
+    will_be_fitted = will_be_fitted and meets_last and exits != "model"
     plans = plan_layers(
         request, model, last.parent, request.layers, request.documents, will_be_fitted
     )
     fitted = will_be_fitted or fitting_exits(last) is not None
-    applies = meets_last and request.exits != "model"
+    applies = meets_last and exits != "model"
     return GridPlans(plans, last, fitted and (applies or bool(request.query_mix)))
 
 

@@ -44,7 +44,7 @@ from m2dr.index.vectors import answerable
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.models import label_of
-from m2dr.tasks.query import QueryPlan, card_with_exits, encode_layers, notes_of, system_of
+from m2dr.tasks.query import QueryPlan, encode_layers, notes_of, system_of
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10
@@ -431,7 +431,7 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
         *ranking_checks(tied, empty, queries - facts["unanswered"]),
         *query_checks(queries, **facts),
         *model_checks(
-            card_with_exits(ranker.plans),
+            ranker.model.card,
             {cut: cells[cut][measures[0]] for cut in requested},
             measures[0],
             store.manifest.label.differences(label_of(ranker.model)),

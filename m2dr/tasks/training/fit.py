@@ -97,6 +97,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
             cuts=fitted_cuts(card),
             documents="last",
             exported_from="",
+            exits="",
             fit=record,
             fingerprint="",
         )

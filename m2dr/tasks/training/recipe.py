@@ -153,6 +153,7 @@ def _card(
     return replace(
         backbone,
         backbone=settings.backbone,
+        exits=settings.exits,
         revision=revision_of(folder),
         variant=variant.name,
         layers=full.layer,
