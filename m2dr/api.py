@@ -14,6 +14,7 @@ from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, req
 from m2dr.data.memory import Columns, name_of_data
 from m2dr.evaluation.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder
+from m2dr.tasks.evaluating.figures import read_log
 from m2dr.tasks.models import device_name, dtype_name
 from m2dr.tasks.searching.index_api import Index
 
@@ -53,41 +54,41 @@ def __getattr__(name: str) -> Any:
 
 @takes(TrainSettings)
 def train(
+    corpus: object = None,
     *,
     out: Named | None = None,
     config: Named | None = None,
     resume: bool = False,
     overwrite: bool = False,
     callbacks: "Sequence[TrainerCallback]" = (),
-    corpus: object = None,
     queries: object = None,
     qrels: object = None,
     columns: Columns | None = None,
     **settings: Any,  # each of a type of its own, checked
-) -> Encoder:
+) -> "Trained":
     """Train one encoder whose every layer and every prefix can retrieve, as `m2dr train` does.
 
-        model = m2dr.train(variant="full-dim", corpus="pydocs", dims=[32, 128], steps=500)
+        model = m2dr.train("pydocs", variant="full-dim", dims=[32, 128], steps=500).model
 
     Args:
+        corpus: a name, as `m2dr index corpus` takes it; or rows to train on, or documents beside
+            `queries` and `qrels`: lists, dicts, frames and data sets, as docs/data.md says.
         out: folder of the model; models/CORPUS-VARIANT by default.
         config: TOML file of settings, or the name of a built-in one; keywords overrule it.
         resume: whether to go on with a training that was interrupted.
         overwrite: whether to begin again in a folder that is in use.
         callbacks: of transformers' Trainer, such as EarlyStoppingCallback, whose score is the mean
             quality of the trained cuts on dev.
-        corpus: a name, as `m2dr index corpus` takes it; or rows to train on, or documents beside
-            `queries` and `qrels`: lists, dicts, frames and data sets, as docs/data.md says.
         queries: about the documents of `corpus`, in memory or a file.
         qrels: judgements of the split to train on, {query id: {docid: relevance}}, rows or a file.
         columns: names of columns that are not m2dr's, such as {"text": "Body"}.
         settings: those of `m2dr train --help`, such as variant, backbone, steps or dims.
             `loss` may also be a function of logits [..., B, N], the scores over the temperature,
             whose column b is the positive of query b, and of excluded documents [B, N] that
-            returns [...].
+            returns [...]. Its name and a digest of its code are kept, and resuming asks for it.
 
     Returns:
-        The trained model, all layers and dims.
+        The trained model, all layers and dims, and what was logged of its training.
 
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
@@ -103,29 +104,62 @@ def train(
     if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
     report = task.train(request, folder, resume, overwrite, callbacks, loss)
-    return Encoder(report.folder, device=request.device, dtype=request.dtype)
+    return Trained(
+        Encoder(report.folder, device=request.device, dtype=request.dtype),
+        report.folder,
+        read_log(report.folder),
+        report.best_step,
+        report.quality,
+        report.start,
+        str(report),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Trained:
+    """A training that ended; it shows what `m2dr train` prints.
+
+    Attributes:
+        model: the trained encoder, all layers and dims.
+        folder: of the model.
+        history: the lines of log.jsonl in it, as docs/recipes.md says.
+        best_step: the step whose weights were kept: the best on dev, else the last.
+        score: its mean over the cuts on dev; None without a dev split.
+        start: that of the untrained start.
+    """
+
+    model: Encoder
+    folder: Path
+    history: list[dict[str, Any]]
+    best_step: int
+    score: float | None
+    start: float | None
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 @takes(FitSettings)
 def fit(
+    corpus: object = None,
     *,
     out: Named | None = None,
     config: Named | None = None,
     overwrite: bool = False,
-    corpus: object = None,
     columns: Columns | None = None,
     **settings: Any,  # each of a type of its own, checked
 ) -> Encoder:
     """Make every layer and prefix of an encoder retrieve, without training, as `m2dr fit` does.
 
-        model = m2dr.fit(backbone="minilm", corpus="pydocs")
+        model = m2dr.fit("pydocs", backbone="minilm")
         model.cut(0).encode_queries("read a file line by line")
 
     Args:
+        corpus: as `train` takes it.
         out: folder of the model; models/CORPUS-fitted by default.
         config: TOML file of settings, or the name of a built-in one; keywords overrule it.
         overwrite: whether to begin again in a folder that is in use.
-        corpus: as `train` takes it.
         columns: as `train` takes them.
         settings: those of `m2dr fit --help`, such as backbone, texts or rotation.
 
@@ -146,6 +180,7 @@ def fit(
 
 @takes(PretrainSettings)
 def pretrain(
+    corpus: Named | None = None,
     *,
     out: Named | None = None,
     config: Named | None = None,
@@ -161,6 +196,7 @@ def pretrain(
     from m2dr.tasks.training.pretrain import pretrain as task
     from m2dr.tasks.training.run_folder import read_run
 
+    settings["corpus"] = corpus
     request, folder = read_run(
         PretrainSettings, PRETRAINED, config, (), settings, out, resume, overwrite
     )

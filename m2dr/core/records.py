@@ -216,6 +216,7 @@ Attention = Literal["causal", "bidirectional"]
 
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
 GIVEN = "given"  # the variant of vectors that somebody else made, of which there is no model
+LOG_FILE = "log.jsonl"  # what a training logged, in its folder
 CARD_FILE = "card.json"  # of such vectors, beside their stores
 
 
@@ -259,6 +260,7 @@ class ModelCard:
     exported_from: str = ""
     fit: FitRecord | None = None  # of fitted exits
     negatives: str = ""  # of the training, in words
+    kept: str = ""  # of the steps of the training: which one's weights, and its score on dev
     # Commit of a backbone that was fetched from the hub; empty for any other.
     revision: str = ""
     fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011

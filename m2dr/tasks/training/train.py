@@ -1,9 +1,13 @@
 """`m2dr train`: train a backbone on a corpus by a recipe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
 from math import ceil
 from pathlib import Path
+from statistics import fmean
+from types import CodeType
 from typing import Any
 
 from m2dr.core.errors import Interrupted, UserError, counted
@@ -11,6 +15,7 @@ from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.report import Report, timed
 from m2dr.core.settings import RunSettings, TrainSettings
+from m2dr.evaluation.grid import aligned
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
@@ -22,7 +27,7 @@ from m2dr.tasks.models import at_revision, fitted_cuts
 from m2dr.tasks.training import run_folder
 from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.training.recipe import Recipe, explain, no_effect, recipe_of
-from m2dr.tasks.training.training_data import TrainingData, kind_of, open_training_data
+from m2dr.tasks.training.training_data import Quality, TrainingData, kind_of, open_training_data
 from m2dr.training.module import TrainingModule
 from m2dr.training.objective import ScoreLoss
 from m2dr.training.trainer import (
@@ -31,11 +36,15 @@ from m2dr.training.trainer import (
     Plan,
     Trainer,
     last_complete_checkpoint,
+    lines_of,
+    stalled_at,
     step_of,
     stops_early,
 )
 
 FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
+FEW = 50  # queries of dev below which a warning says that they are few
+WORST = 5  # cuts below the untrained start that a warning names
 
 
 def plan_of(
@@ -46,6 +55,7 @@ def plan_of(
     folder: Path,
     evaluate_steps: int = 0,
     all_used: bool = True,
+    early_stopping: int = 0,
 ) -> Plan:
     """Return the plan of a training.
 
@@ -57,6 +67,7 @@ def plan_of(
         folder: of the model.
         evaluate_steps: between two evaluations; 0: never.
         all_used: every step trains every parameter.
+        early_stopping: evaluations without a better score that end it; 0: none.
     """
     per_step = batch * settings.accumulate * process_count()
     steps = ceil(settings.epochs * count / per_step) if settings.epochs else settings.steps
@@ -70,12 +81,16 @@ def plan_of(
         cpu=encoder.device.type == "cpu",
         evaluate_steps=min(evaluate_steps, steps),
         all_used=all_used,
+        early_stopping=early_stopping,
     )
 
 
 @dataclass(frozen=True)
 class TrainReport(Report):
-    """The result of a training, or of a pre-training, which has no quality."""
+    """The result of a training, or of a pre-training, which has no quality.
+
+    The lines of its log, m2dr.training.trainer.lines_of, are in log.jsonl of the folder.
+    """
 
     folder: Path
     card: ModelCard
@@ -83,11 +98,16 @@ class TrainReport(Report):
     first_loss: float  # nats per query or masked token; the mean of the first log
     last_loss: float
     quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
+    start: float | None  # that of the untrained start
+    best_step: int  # whose weights were kept: the last one where there is no dev split
     measure: str  # what that is a mean of
     then: str = ""  # what to do with the model
 
     def __str__(self) -> str:
-        dev = "" if self.quality is None else f", {self.measure} {self.quality:.4f} on dev"
+        dev = ""
+        if self.quality is not None and self.start is not None:
+            dev = f", {self.measure} {self.start:.4f} -> {self.quality:.4f} on dev"
+            dev += f" at step {self.best_step}"
         return (
             f"{counted(self.steps, 'steps')} in {self.seconds:,.0f} s, loss "
             f"{self.first_loss:.3f} -> {self.last_loss:.3f}{dev}: {self.folder}{self.then}"
@@ -139,9 +159,10 @@ def train(
     run_folder.refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder, loss)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
-    if stops_early(callbacks) and not plan.evaluate_steps:
+    if (stops_early(callbacks) or plan.early_stopping) and not plan.evaluate_steps:
         raise UserError(f"Early stopping needs a score on dev; {data.name} was asked for none.")
-    with run_folder.opened(folder, settings, resume, overwrite):
+    name = name_of(loss) if loss else ""
+    with run_folder.opened(folder, settings, resume, overwrite, name):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
         steps = counted(plan.steps, "steps")
         say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
@@ -149,26 +170,57 @@ def train(
         say(f"  Negatives: {data.negatives}")
         if idle := no_effect(settings, setup.recipe):
             say(f"  {idle}")
+        if data.quality and data.quality.count < FEW:
+            count = counted(data.quality.count, data.quality.unit)
+            say(f"Warning: {count} of dev pick the checkpoint, where chance decides below {FEW}.")
 
-        def quality() -> dict[str, float]:
-            found = data.quality(encoder, setup.tokenizer) if data.quality else {}
-            return {str(cut): value for cut, value in found.items()}
-
-        def save() -> ModelCard:
+        def save(kept: str) -> ModelCard:
             if settings.lora_rank:
                 merge_lora(encoder)
-            return checkpoint.save(encoder, setup.tokenizer, _with_exits(setup), folder)
+            card = replace(_with_exits(setup), kept=kept)
+            return checkpoint.save(encoder, setup.tokenizer, card, folder)
 
-        scored = quality if data.quality else None
-        report = run(setup, scored, save, folder, resume, "Training", callbacks)
-    measure = "nDCG@10" if data.kind == "documents" else "Spearman"
-    return replace(report, measure=measure)
+        return run(setup, data.quality, save, folder, resume, "Training", callbacks)
+
+
+def name_of(loss: ScoreLoss) -> str:
+    """Return module:name of a loss that is a function, and a digest of its code.
+
+    The digest covers its code, and numbers and texts that are its defaults, bound or closed over;
+    not functions that it calls, nor the state of an object.
+    """
+    values: list[object] = []
+    function: Any = loss
+    while isinstance(function, partial):
+        values += [*function.args, *function.keywords.values()]
+        function = function.func
+    if not hasattr(function, "__qualname__"):  # an object, such as a module of torch
+        function = getattr(type(function), "forward", type(function).__call__)
+    name = f"{function.__module__}:{function.__qualname__}"
+    if not hasattr(function, "__code__"):
+        return name  # written in another language
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    values += [cell.cell_contents for cell in function.__closure__ or ()]
+    plain = [value for value in values if isinstance(value, int | float | str)]
+    told = repr((_code_of(function.__code__), plain)).encode()
+    return f"{name} (code {blake2b(told, digest_size=6).hexdigest()})"
+
+
+def _code_of(code: CodeType) -> tuple[object, ...]:
+    """Return what code does, without the lines and the file where it stands."""
+    constants = [
+        _code_of(one) if isinstance(one, CodeType)
+        # Sets have another order in another process.
+        else sorted(map(repr, one)) if isinstance(one, frozenset) else repr(one)
+        for one in code.co_consts
+    ]  # fmt: skip
+    return code.co_code, code.co_names, constants
 
 
 def run(
     setup: Any,  # Setup, or that of a pre-training
-    quality: Callable[[], Mapping[str, float]] | None,
-    save: Callable[[], ModelCard],
+    quality: Quality | None,
+    save: Callable[[str], ModelCard],
     folder: Path,
     resume: bool,
     what: str,
@@ -176,22 +228,60 @@ def run(
 ) -> TrainReport:
     """Train to the end, from the last complete checkpoint if resumed, and save the model.
 
+    Args:
+        setup: of the training.
+        quality: on dev, which is shown at each evaluation.
+        save: writes the model, whose card is to say which weights were kept.
+        folder: of the model.
+        resume: whether to go on.
+        what: is done, for the progress.
+        callbacks: of transformers' Trainer.
+
     Raises:
         Interrupted: Ctrl-C, or another process was lost.
     """
     plan = setup.plan
     last: dict[str, float] = {}  # logged
+    dev: dict[Cut, float] = {}  # the last measures
+    say(f"  Log: {plan.log}; m2dr figures {folder} draws it")
+    if "tensorboard" in plan.settings.reporters:
+        say(f"  TensorBoard: tensorboard --logdir {plan.logs}")
 
     def on_step(_: int, logged: Mapping[str, float]) -> None:
         last.update(logged)
         advance(1)
 
-    def loss() -> str:
-        return f"loss {last['loss']:.3f} at step {last['step']}" if "loss" in last else ""
+    def detail() -> str:
+        parts = [f"loss {last['loss']:.3f} at step {last['step']}"] if "loss" in last else []
+        if quality and dev:
+            ends = ", ".join(f"{cut} {dev[cut]:.4f}" for cut in sorted({min(dev), max(dev)}))
+            parts.append(f"{quality.measure} {fmean(dev.values()):.4f} on dev ({ends})")
+        return ", ".join(parts)
 
-    with progress(what, plan.steps, "steps", loss) as advance:
+    def measured() -> dict[str, float]:
+        if quality is None:
+            return {}
+        dev.update(quality(setup.encoder, setup.tokenizer))
+        step, mean = trainer.state.global_step, fmean(dev.values())
+        when = f"after step {step}" if step else "before the first step"
+        say(f"{quality.measure} on dev {when}: mean {mean:.4f}; by layer and dim:")
+        dims = sorted({cut.dim for cut in dev})
+        rows = [["layer", *map(str, dims)]] + [
+            [str(layer), *(_cell(dev.get(Cut(layer, dim))) for dim in dims)]
+            for layer in sorted({cut.layer for cut in dev})
+        ]
+        say("\n".join(f"  {line}" for line in aligned(rows)))
+        return {str(cut): value for cut, value in dev.items()}
+
+    with progress(what, plan.steps, "steps", detail) as advance:
         trainer = Trainer(
-            setup.module, plan, setup.examples, setup.batch, quality, on_step, callbacks
+            setup.module,
+            plan,
+            setup.examples,
+            setup.batch,
+            measured if quality else None,
+            on_step,
+            callbacks,
         )
         checkpoints, processes = folder / CHECKPOINTS, process_count()
         found = last_complete_checkpoint(checkpoints, processes) if resume else None
@@ -213,15 +303,64 @@ def run(
             step = trainer.state.global_step
             raise Interrupted(f"A process was lost at step {step}; --resume goes on.") from error
     trainer.accelerator.wait_for_everyone()
+    lines = lines_of(trainer.state.log_history)
+    losses = [line["loss"] for line in lines if "loss" in line]
+    # Fewer than planned where it stopped early, of which a resumed training tries one more.
+    steps = stalled_at(lines, plan.early_stopping) or trainer.state.global_step
+    best, measure = trainer.state.best_metric, quality.measure if quality else ""
+    best_step = int(trainer.state.best_global_step or steps)
+    kept = f"step {best_step} of {steps}"
+    first = next((line for line in lines if "dev" in line), None)
+    start = first["mean"] if first else None
+    if quality and first:
+        kept += f": {measure} {best:.4f} on dev, {start:.4f} before the first step; mean of "
+        kept += f"{counted(len(first['dev']), 'cuts')}, {counted(quality.count, quality.unit)}"
+    for line in _remarks(lines, steps, best_step, plan, measure):
+        say(line)
     card = setup.encoder.card
     if is_main_process():
-        card = save()
+        card = save(kept)
         run_folder.clear(folder)
     trainer.accelerator.wait_for_everyone()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    best = trainer.state.best_metric
-    steps = trainer.state.global_step  # fewer than planned where a callback stopped it
-    return TrainReport(folder, card, steps, losses[0], losses[-1], best, "", files=(folder,))
+    return TrainReport(
+        folder, card, steps, losses[0], losses[-1], best, start, best_step, measure, files=(folder,)
+    )
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _remarks(
+    lines: Sequence[Mapping[str, Any]], steps: int, best_step: int, plan: Plan, measure: str
+) -> Iterator[str]:
+    """Say why a training stopped early, and what of its log should be looked at."""
+    patience = plan.early_stopping
+    by_step = {line["step"]: line for line in lines if "dev" in line}
+    if steps < plan.steps:
+        why = "a callback asked for it"
+        if stalled_at(lines, patience) == steps:
+            since = f"{measure} {by_step[best_step]['mean']:.4f} on dev of step {best_step}"
+            why = f"{counted(patience, 'evaluations')} were not better than {since}"
+        kept = f"; the weights of step {best_step} are kept" if by_step else ""
+        yield f"Stopped early, after step {steps} of {plan.steps}: {why}{kept}."
+    losses = [line["loss"] for line in lines if "loss" in line]
+    quarter = len(losses) // 4
+    if quarter > 1 and (first := fmean(losses[:quarter])) < (last := fmean(losses[-quarter:])):
+        yield (
+            f"Warning: the loss rose: its mean over the first {quarter} of {len(losses)} logs is "
+            f"{first:.4f}, and over the last {quarter} {last:.4f}."
+        )
+    if 0 not in by_step:
+        return
+    start, end = by_step[0]["dev"], by_step[best_step]["dev"]
+    lost = {cut: start[cut] - value for cut, value in end.items() if value < start[cut]}
+    if worse := sorted(lost, key=lambda cut: -lost[cut]):
+        some = ", ".join(f"{cut} {start[cut]:.4f} -> {end[cut]:.4f}" for cut in worse[:WORST])
+        yield (
+            f"Warning: {len(worse)} of {counted(len(end), 'cuts')} ended below the untrained start "
+            f"on dev, {measure}: {some}{', …' * (len(worse) > WORST)}."
+        )
 
 
 def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None) -> Setup:
@@ -261,7 +400,10 @@ def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None
     module.to(device)
     evaluate = settings.evaluate_steps if data.quality else 0
     used = _all_used(recipe, encoder)
-    plan = plan_of(settings, settings.batch_size, data.count, encoder, folder, evaluate, used)
+    stopping = settings.early_stopping
+    plan = plan_of(
+        settings, settings.batch_size, data.count, encoder, folder, evaluate, used, stopping
+    )
     total = plan.examples * process_count()
     examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
     return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples)
