@@ -14,7 +14,6 @@ from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, req
 from m2dr.data.memory import Columns, name_of_data
 from m2dr.evaluation.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder
-from m2dr.tasks.evaluating.figures import read_log
 from m2dr.tasks.models import device_name, dtype_name
 from m2dr.tasks.searching.index_api import Index
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
     from m2dr.tasks.evaluating.pick import Choice
+    from m2dr.tasks.training.train import TrainReport
 
 __all__ = ["Encoder", "EvaluatedGrid", "Index", "Interrupted", "UserError", "evaluate", "fit",
            "open_index", "train"]  # fmt: skip
@@ -65,7 +65,7 @@ def train(
     qrels: object = None,
     columns: Columns | None = None,
     **settings: Any,  # each of a type of its own, checked
-) -> "Trained":
+) -> "TrainReport":
     """Train one encoder whose every layer and every prefix can retrieve, as `m2dr train` does.
 
         model = m2dr.train("pydocs", variant="full-dim", dims=[32, 128], steps=500).model
@@ -88,7 +88,8 @@ def train(
             returns [...]. Its name and a digest of its code are kept, and resuming asks for it.
 
     Returns:
-        The trained model, all layers and dims, and what was logged of its training.
+        What `m2dr train` prints, with `model`, the trained encoder, `history`, the lines of its
+        log, `best_step`, whose weights were kept, `quality` on dev, `start` and `folder`.
 
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
@@ -103,41 +104,7 @@ def train(
     request, folder = read_run(TrainSettings, "", config, (), settings, out, resume, overwrite)
     if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
-    report = task.train(request, folder, resume, overwrite, callbacks, loss)
-    return Trained(
-        Encoder(report.folder, device=request.device, dtype=request.dtype),
-        report.folder,
-        read_log(report.folder),
-        report.best_step,
-        report.quality,
-        report.start,
-        str(report),
-    )
-
-
-@dataclass(frozen=True, repr=False)
-class Trained:
-    """A training that ended; it shows what `m2dr train` prints.
-
-    Attributes:
-        model: the trained encoder, all layers and dims.
-        folder: of the model.
-        history: the lines of log.jsonl in it, as docs/recipes.md says.
-        best_step: the step whose weights were kept: the best on dev, else the last.
-        score: its mean over the cuts on dev; None without a dev split.
-        start: that of the untrained start.
-    """
-
-    model: Encoder
-    folder: Path
-    history: list[dict[str, Any]]
-    best_step: int
-    score: float | None
-    start: float | None
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
+    return task.train(request, folder, resume, overwrite, callbacks, loss)
 
 
 @takes(FitSettings)

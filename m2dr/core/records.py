@@ -216,7 +216,6 @@ Attention = Literal["causal", "bidirectional"]
 
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
 GIVEN = "given"  # the variant of vectors that somebody else made, of which there is no model
-LOG_FILE = "log.jsonl"  # what a training logged, in its folder
 CARD_FILE = "card.json"  # of such vectors, beside their stores
 
 

@@ -385,12 +385,9 @@ def draw_training(lines: Sequence[Mapping[str, Any]], name: str) -> "Figure":
     layers = sorted({layer for *_, series in panels for layer, _ in series}, reverse=True)
     shades = map(tuple, colormaps[PALETTE](np.linspace(0, _FAR, len(layers))))
     colours = {**dict(zip(layers, shades, strict=True)), -1: INK}
-    tallest = 2.8  # inches of a panel, of which the legend may need more
-    figure = new_figure(7.6, tallest)
-    first: Axes | None = None
-    for row, (label, whole, series) in enumerate(panels):
-        axes = figure.add_subplot(len(panels), 1, row + 1, sharex=first)
-        first = first or axes
+    figure, tallest = new_figure(7.6, 2.8), 2.8  # inches of a panel; a legend may need more
+    below = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (label, whole, series) in zip(below, panels, strict=True):
         kinds = sorted({kind for _, kind in series} - {whole}, key=lambda word: (len(word), word))
         bare = {"marker": ""} if max(map(len, series.values())) > _MARKED else {}
         strokes: dict[str, dict[str, Any]] = {whole: {"linewidth": 2.5}}
@@ -399,32 +396,26 @@ def draw_training(lines: Sequence[Mapping[str, Any]], name: str) -> "Figure":
             look = {**strokes[kind], "color": colours[layer]}
             axes.plot(*zip(*points, strict=True), **look)
         values = [value for points in series.values() for _, value in points]
-        if row == 0 and min(values) > 0 and max(values) > 30 * min(values):
+        if whole == "loss" and min(values) > 0 and max(values) > 30 * min(values):
             axes.set_yscale("log")
-        dress(axes)
-        axes.set_ylabel(label, **PLAIN)
-        axes.set_xlabel("step" if row == len(panels) - 1 else "")
-        axes.tick_params(labelbottom=row == len(panels) - 1)
-        own = sorted({layer for layer, _ in series if layer >= 0}, reverse=True)
         looks = {kind: look | {"color": INK} for kind, look in strokes.items()}
-        trained = [point for point in series[-1, whole] if whole == "mean" and point[0]]
-        if trained:
+        if whole == "mean" and (trained := [point for point in series[-1, whole] if point[0]]):
             best = max(trained, key=lambda point: (point[1], -point[0]))[0]
             looks[f"best, step {best}"] = {"color": INK, "linewidth": 0.8, "linestyle": ":"}
             axes.axvline(best, **looks[f"best, step {best}"])
-        looks |= {f"layer {layer}": {"color": colours[layer], "linewidth": 3} for layer in own}
+        for layer in sorted({layer for layer, _ in series if layer >= 0}, reverse=True):
+            looks[f"layer {layer}"] = {"color": colours[layer], "linewidth": 3}
         handles = [Line2D([], [], **look) for look in looks.values()]
-        axes.legend(
-            handles,
-            list(looks),
-            loc="upper left",
-            bbox_to_anchor=(1.01, 1.02),
-            frameon=False,
-            fontsize=8,
-            handlelength=3.2,
-            labelcolor=INK,
-        )
+        box: dict[str, Any] = {
+            "loc": "upper left",
+            "bbox_to_anchor": (1.01, 1.02),
+            "frameon": False,
+        }
+        axes.legend(handles, list(looks), fontsize=8, handlelength=3.2, labelcolor=INK, **box)
         tallest = max(tallest, 0.17 * len(looks) + 0.3)
+        axes.set_ylabel(label, **PLAIN)
+        axes.set_xlabel("step" if axes is below[-1] else "")
+        dress(axes)
     figure.set_figheight(tallest * len(panels) + 0.3)
     head(figure, name)
     return figure

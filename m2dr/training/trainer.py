@@ -22,8 +22,7 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 
 from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError
-from m2dr.core.files import write_bytes
-from m2dr.core.records import LOG_FILE
+from m2dr.core.files import LOG_FILE, write_bytes
 from m2dr.core.settings import RunSettings
 
 Example = TypeVar("Example")

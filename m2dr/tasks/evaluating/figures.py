@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import LOG_FILE
+from m2dr.core.files import LOG_FILE, read_log
 from m2dr.core.report import Report
 from m2dr.core.requests import FiguresRequest
 from m2dr.evaluation import figures
@@ -80,19 +78,6 @@ def draw_figures(request: FiguresRequest) -> Report:
                         figures.save(figure, request.out / plain(place) / f"{name}.{kind}")
                     )
     return Report(files=tuple(files))
-
-
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines that a training left in its folder, as `lines_of` describes them.
-
-    Raises:
-        UserError: a line is no object of JSON.
-    """
-    path = folder / LOG_FILE
-    try:
-        return msgspec.json.Decoder(dict[str, Any]).decode_lines(path.read_bytes())
-    except msgspec.MsgspecError as error:
-        raise UserError(f"{path} is no log of a training: {error}.") from None
 
 
 OWN_EXITS = ".model-exits"  # ends the name of results by a model's own exits

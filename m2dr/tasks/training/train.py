@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from math import ceil
 from pathlib import Path
@@ -11,11 +11,12 @@ from types import CodeType
 from typing import Any
 
 from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.files import read_log
 from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.report import Report, timed
 from m2dr.core.settings import RunSettings, TrainSettings
-from m2dr.evaluation.grid import aligned
+from m2dr.evaluation.grid import Grid, text_table
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
@@ -23,6 +24,7 @@ from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.encoder import Encoder as Embedder
 from m2dr.tasks.models import at_revision, fitted_cuts
 from m2dr.tasks.training import run_folder
 from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
@@ -55,7 +57,6 @@ def plan_of(
     folder: Path,
     evaluate_steps: int = 0,
     all_used: bool = True,
-    early_stopping: int = 0,
 ) -> Plan:
     """Return the plan of a training.
 
@@ -67,7 +68,6 @@ def plan_of(
         folder: of the model.
         evaluate_steps: between two evaluations; 0: never.
         all_used: every step trains every parameter.
-        early_stopping: evaluations without a better score that end it; 0: none.
     """
     per_step = batch * settings.accumulate * process_count()
     steps = ceil(settings.epochs * count / per_step) if settings.epochs else settings.steps
@@ -81,16 +81,12 @@ def plan_of(
         cpu=encoder.device.type == "cpu",
         evaluate_steps=min(evaluate_steps, steps),
         all_used=all_used,
-        early_stopping=early_stopping,
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainReport(Report):
-    """The result of a training, or of a pre-training, which has no quality.
-
-    The lines of its log, m2dr.training.trainer.lines_of, are in log.jsonl of the folder.
-    """
+    """The result of a training, or of a pre-training, which has no quality."""
 
     folder: Path
     card: ModelCard
@@ -100,18 +96,32 @@ class TrainReport(Report):
     quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
     start: float | None  # that of the untrained start
     best_step: int  # whose weights were kept: the last one where there is no dev split
-    measure: str  # what that is a mean of
+    measure: str  # what quality is a mean of
+    device: str
+    dtype: str
     then: str = ""  # what to do with the model
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of log.jsonl in the folder, which docs/formats.md describes."""
+        return read_log(self.folder)
+
+    @cached_property
+    def model(self) -> Embedder:
+        """The trained encoder, all layers and dims, on the device of the training."""
+        return Embedder(self.folder, device=self.device, dtype=self.dtype)
 
     def __str__(self) -> str:
         dev = ""
-        if self.quality is not None and self.start is not None:
+        if self.quality is not None:
             dev = f", {self.measure} {self.start:.4f} -> {self.quality:.4f} on dev"
             dev += f" at step {self.best_step}"
         return (
             f"{counted(self.steps, 'steps')} in {self.seconds:,.0f} s, loss "
             f"{self.first_loss:.3f} -> {self.last_loss:.3f}{dev}: {self.folder}{self.then}"
         )
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -189,32 +199,26 @@ def name_of(loss: ScoreLoss) -> str:
     The digest covers its code, and numbers and texts that are its defaults, bound or closed over;
     not functions that it calls, nor the state of an object.
     """
-    values: list[object] = []
     function: Any = loss
+    values: list[object] = []
     while isinstance(function, partial):
         values += [*function.args, *function.keywords.values()]
         function = function.func
     if not hasattr(function, "__qualname__"):  # an object, such as a module of torch
         function = getattr(type(function), "forward", type(function).__call__)
-    name = f"{function.__module__}:{function.__qualname__}"
-    if not hasattr(function, "__code__"):
-        return name  # written in another language
-    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    values += [cell.cell_contents for cell in function.__closure__ or ()]
+    values += getattr(function, "__defaults__", None) or ()
+    values += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     plain = [value for value in values if isinstance(value, int | float | str)]
-    told = repr((_code_of(function.__code__), plain)).encode()
-    return f"{name} (code {blake2b(told, digest_size=6).hexdigest()})"
+    told = repr((_code_of(getattr(function, "__code__", None)), plain)).encode()
+    digest = blake2b(told, digest_size=6).hexdigest()
+    return f"{function.__module__}:{function.__qualname__} (code {digest})"
 
 
-def _code_of(code: CodeType) -> tuple[object, ...]:
+def _code_of(part: object) -> object:
     """Return what code does, without the lines and the file where it stands."""
-    constants = [
-        _code_of(one) if isinstance(one, CodeType)
-        # Sets have another order in another process.
-        else sorted(map(repr, one)) if isinstance(one, frozenset) else repr(one)
-        for one in code.co_consts
-    ]  # fmt: skip
-    return code.co_code, code.co_names, constants
+    if isinstance(part, CodeType):
+        return part.co_code, part.co_names, [_code_of(constant) for constant in part.co_consts]
+    return sorted(map(repr, part)) if isinstance(part, frozenset) else repr(part)
 
 
 def run(
@@ -241,6 +245,7 @@ def run(
         Interrupted: Ctrl-C, or another process was lost.
     """
     plan = setup.plan
+    measure = quality.measure if quality else ""
     last: dict[str, float] = {}  # logged
     dev: dict[Cut, float] = {}  # the last measures
     say(f"  Log: {plan.log}; m2dr figures {folder} draws it")
@@ -253,35 +258,22 @@ def run(
 
     def detail() -> str:
         parts = [f"loss {last['loss']:.3f} at step {last['step']}"] if "loss" in last else []
-        if quality and dev:
+        if dev:
             ends = ", ".join(f"{cut} {dev[cut]:.4f}" for cut in sorted({min(dev), max(dev)}))
-            parts.append(f"{quality.measure} {fmean(dev.values()):.4f} on dev ({ends})")
+            parts.append(f"{measure} {fmean(dev.values()):.4f} on dev ({ends})")
         return ", ".join(parts)
 
-    def measured() -> dict[str, float]:
-        if quality is None:
-            return {}
+    def measured(quality: Quality) -> dict[str, float]:
         dev.update(quality(setup.encoder, setup.tokenizer))
-        step, mean = trainer.state.global_step, fmean(dev.values())
-        when = f"after step {step}" if step else "before the first step"
-        say(f"{quality.measure} on dev {when}: mean {mean:.4f}; by layer and dim:")
-        dims = sorted({cut.dim for cut in dev})
-        rows = [["layer", *map(str, dims)]] + [
-            [str(layer), *(_cell(dev.get(Cut(layer, dim))) for dim in dims)]
-            for layer in sorted({cut.layer for cut in dev})
-        ]
-        say("\n".join(f"  {line}" for line in aligned(rows)))
+        title = f"Step {trainer.state.global_step}, mean {fmean(dev.values()):.4f}"
+        cells = {cut: {measure: value} for cut, value in dev.items()}
+        say(text_table(Grid(title, "dev", "", quality.count, cells, unit=quality.unit), measure))
         return {str(cut): value for cut, value in dev.items()}
 
     with progress(what, plan.steps, "steps", detail) as advance:
+        scored = partial(measured, quality) if quality else None
         trainer = Trainer(
-            setup.module,
-            plan,
-            setup.examples,
-            setup.batch,
-            measured if quality else None,
-            on_step,
-            callbacks,
+            setup.module, plan, setup.examples, setup.batch, scored, on_step, callbacks
         )
         checkpoints, processes = folder / CHECKPOINTS, process_count()
         found = last_complete_checkpoint(checkpoints, processes) if resume else None
@@ -307,14 +299,14 @@ def run(
     losses = [line["loss"] for line in lines if "loss" in line]
     # Fewer than planned where it stopped early, of which a resumed training tries one more.
     steps = stalled_at(lines, plan.early_stopping) or trainer.state.global_step
-    best, measure = trainer.state.best_metric, quality.measure if quality else ""
     best_step = int(trainer.state.best_global_step or steps)
+    scores = {line["step"]: line for line in lines if "dev" in line}
+    best, start = (scores[step]["mean"] if scores else None for step in (best_step, 0))
     kept = f"step {best_step} of {steps}"
-    first = next((line for line in lines if "dev" in line), None)
-    start = first["mean"] if first else None
-    if quality and first:
+    if quality and scores:
         kept += f": {measure} {best:.4f} on dev, {start:.4f} before the first step; mean of "
-        kept += f"{counted(len(first['dev']), 'cuts')}, {counted(quality.count, quality.unit)}"
+        cuts = counted(len(scores[best_step]["dev"]), "cuts")
+        kept += f"{cuts}, {counted(quality.count, quality.unit)}"
     for line in _remarks(lines, steps, best_step, plan, measure):
         say(line)
     card = setup.encoder.card
@@ -322,13 +314,10 @@ def run(
         card = save(kept)
         run_folder.clear(folder)
     trainer.accelerator.wait_for_everyone()
+    own = (measure, plan.settings.device, plan.settings.dtype)
     return TrainReport(
-        folder, card, steps, losses[0], losses[-1], best, start, best_step, measure, files=(folder,)
+        folder, card, steps, losses[0], losses[-1], best, start, best_step, *own, files=(folder,)
     )
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
 
 
 def _remarks(
@@ -400,10 +389,8 @@ def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None
     module.to(device)
     evaluate = settings.evaluate_steps if data.quality else 0
     used = _all_used(recipe, encoder)
-    stopping = settings.early_stopping
-    plan = plan_of(
-        settings, settings.batch_size, data.count, encoder, folder, evaluate, used, stopping
-    )
+    plan = plan_of(settings, settings.batch_size, data.count, encoder, folder, evaluate, used)
+    plan = replace(plan, early_stopping=settings.early_stopping)
     total = plan.examples * process_count()
     examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
     return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples)
