@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
     from m2dr.tasks.evaluating.pick import Choice
+    from m2dr.tasks.training.train import TrainReport
 
 __all__ = ["Encoder", "EvaluatedGrid", "Index", "Interrupted", "UserError", "evaluate", "fit",
            "open_index", "train"]  # fmt: skip
@@ -53,41 +54,42 @@ def __getattr__(name: str) -> Any:
 
 @takes(TrainSettings)
 def train(
+    corpus: object = None,
     *,
     out: Named | None = None,
     config: Named | None = None,
     resume: bool = False,
     overwrite: bool = False,
     callbacks: "Sequence[TrainerCallback]" = (),
-    corpus: object = None,
     queries: object = None,
     qrels: object = None,
     columns: Columns | None = None,
     **settings: Any,  # each of a type of its own, checked
-) -> Encoder:
+) -> "TrainReport":
     """Train one encoder whose every layer and every prefix can retrieve, as `m2dr train` does.
 
-        model = m2dr.train(variant="full-dim", corpus="pydocs", dims=[32, 128], steps=500)
+        model = m2dr.train("pydocs", variant="full-dim", dims=[32, 128], steps=500).model
 
     Args:
+        corpus: a name, as `m2dr index corpus` takes it; or rows to train on, or documents beside
+            `queries` and `qrels`: lists, dicts, frames and data sets, as docs/data.md says.
         out: folder of the model; models/CORPUS-VARIANT by default.
         config: TOML file of settings, or the name of a built-in one; keywords overrule it.
         resume: whether to go on with a training that was interrupted.
         overwrite: whether to begin again in a folder that is in use.
         callbacks: of transformers' Trainer, such as EarlyStoppingCallback, whose score is the mean
             quality of the trained cuts on dev.
-        corpus: a name, as `m2dr index corpus` takes it; or rows to train on, or documents beside
-            `queries` and `qrels`: lists, dicts, frames and data sets, as docs/data.md says.
         queries: about the documents of `corpus`, in memory or a file.
         qrels: judgements of the split to train on, {query id: {docid: relevance}}, rows or a file.
         columns: names of columns that are not m2dr's, such as {"text": "Body"}.
         settings: those of `m2dr train --help`, such as variant, backbone, steps or dims.
             `loss` may also be a function of logits [..., B, N], the scores over the temperature,
             whose column b is the positive of query b, and of excluded documents [B, N] that
-            returns [...].
+            returns [...]. Its name and a digest of its code are kept, and resuming asks for it.
 
     Returns:
-        The trained model, all layers and dims.
+        What `m2dr train` prints, with `model`, the trained encoder, `history`, the lines of its
+        log, `best_step`, whose weights were kept, `quality` on dev, `start` and `folder`.
 
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
@@ -102,30 +104,29 @@ def train(
     request, folder = read_run(TrainSettings, "", config, (), settings, out, resume, overwrite)
     if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
-    report = task.train(request, folder, resume, overwrite, callbacks, loss)
-    return Encoder(report.folder, device=request.device, dtype=request.dtype)
+    return task.train(request, folder, resume, overwrite, callbacks, loss)
 
 
 @takes(FitSettings)
 def fit(
+    corpus: object = None,
     *,
     out: Named | None = None,
     config: Named | None = None,
     overwrite: bool = False,
-    corpus: object = None,
     columns: Columns | None = None,
     **settings: Any,  # each of a type of its own, checked
 ) -> Encoder:
     """Make every layer and prefix of an encoder retrieve, without training, as `m2dr fit` does.
 
-        model = m2dr.fit(backbone="minilm", corpus="pydocs")
+        model = m2dr.fit("pydocs", backbone="minilm")
         model.cut(0).encode_queries("read a file line by line")
 
     Args:
+        corpus: as `train` takes it.
         out: folder of the model; models/CORPUS-fitted by default.
         config: TOML file of settings, or the name of a built-in one; keywords overrule it.
         overwrite: whether to begin again in a folder that is in use.
-        corpus: as `train` takes it.
         columns: as `train` takes them.
         settings: those of `m2dr fit --help`, such as backbone, texts or rotation.
 
@@ -146,6 +147,7 @@ def fit(
 
 @takes(PretrainSettings)
 def pretrain(
+    corpus: Named | None = None,
     *,
     out: Named | None = None,
     config: Named | None = None,
@@ -161,6 +163,7 @@ def pretrain(
     from m2dr.tasks.training.pretrain import pretrain as task
     from m2dr.tasks.training.run_folder import read_run
 
+    settings["corpus"] = corpus
     request, folder = read_run(
         PretrainSettings, PRETRAINED, config, (), settings, out, resume, overwrite
     )

@@ -10,13 +10,12 @@ from unittest.mock import patch
 import pytest
 from safetensors.numpy import load_file
 from shell import m2dr, stopped_when
-from transformers import TrainerState
+from transformers import TrainerCallback, TrainerState
 from world import TEXT, WORDS, make_backbone
 
 from m2dr.core.errors import Interrupted
 from m2dr.core.settings import TrainSettings
 from m2dr.tasks.training import train as verb
-from m2dr.training.trainer import _StepCallback
 
 TRAIN = (
     "train", "--variant", "dims", "--steps", "40", "--batch-size", "4", "--set", "save_steps=10",
@@ -31,6 +30,14 @@ def train(corpus: Path, backbone: Path) -> tuple[str | Path, ...]:
 def fingerprint_of(place: Path) -> str:
     found: str = json.loads((place / "model" / "m2dr.json").read_text())["fingerprint"]
     return found
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    """What a training logged, without the seconds, which must not go back."""
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    seconds = [line.pop("seconds") for line in lines]
+    assert seconds == sorted(seconds)
+    return lines
 
 
 def after(step: int, place: Path) -> Callable[[], bool]:
@@ -57,6 +64,9 @@ def test_training_killed_and_resumed_ends_with_the_same_weights(
 
     assert done.returncode == 0, done.stderr
     assert fingerprint_of(killed) == fingerprint_of(whole)
+    logged = log_of(whole / "model")
+    assert [line["step"] for line in logged] == [1, *range(5, 41, 5)]
+    assert log_of(killed / "model") == logged
 
 
 def test_a_batch_system_that_stops_a_training_is_told_how_to_go_on(
@@ -92,20 +102,40 @@ def test_whatever_a_recipe_has_learned_or_drawn_is_gone_on_from(
         "device": "cpu",
     }  # fmt: skip
     settings = TrainSettings(**{**usual, **STATEFUL[case]})
-    expected = verb.train(settings, tmp_path / "whole").card.fingerprint
+    whole = verb.train(settings, tmp_path / "whole")
 
-    def stop(_: object, __: object, state: TrainerState, *___: object, **____: object) -> None:
-        if state.global_step == 5:
-            raise KeyboardInterrupt
+    class Stop(TrainerCallback):
+        def on_step_end(self, _: Any, state: TrainerState, *__: Any, **___: Any) -> None:
+            if state.global_step == 5:
+                raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="stopped at step 5;"):
+        verb.train(settings, tmp_path / "stopped", callbacks=[Stop()])
+    done = verb.train(settings, tmp_path / "stopped", resume=True)
+
+    assert done.card == whole.card
+    assert log_of(done.folder) == log_of(whole.folder)
+
+
+def test_a_training_that_stopped_early_and_was_killed_ends_as_it_would_have(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    settings = TrainSettings(
+        corpus=str(tiny_corpus), backbone=str(tiny_backbone), variant="plain", steps=9,
+        batch_size=4, evaluate_steps=1, early_stopping=2, learning_rate=1e-12, device="cpu",
+    )  # fmt: skip
+    whole = verb.train(settings, tmp_path / "whole")
+    assert (whole.steps, whole.best_step) == (3, 1)
 
     with (
-        patch.object(_StepCallback, "on_step_end", stop),
-        pytest.raises(Interrupted, match="stopped at step 5;"),
+        patch.object(verb.checkpoint, "save", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
     ):
         verb.train(settings, tmp_path / "stopped")
     done = verb.train(settings, tmp_path / "stopped", resume=True)
 
-    assert done.card.fingerprint == expected
+    assert (done.card, done.steps) == (whole.card, 3)
+    assert log_of(done.folder) == log_of(whole.folder)
 
 
 # Many cuts, and words alone

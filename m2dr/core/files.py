@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX = ".tmp"  # of a file while it is written
 # In a folder that is being written to; of a file, the end of its lock's name.
 LOCK_NAME = ".m2dr.lock"
+LOG_FILE = "log.jsonl"  # what a training logged, in its folder
 FORMAT = 1  # of records; raise it when the new reader would misread older files
 _SEAL = "digest"  # sha256 of a record without this field
 _LONG_NAME = 120  # bytes
@@ -48,6 +49,19 @@ def read_json(path: Path, kind: object = Any) -> Any:  # what `kind` says
     try:
         return msgspec.convert(json.loads(path.read_bytes()), kind)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise UserError(_unreadable(path, error)) from error
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines that a training left in its folder, docs/formats.md.
+
+    Raises:
+        UserError: there is no log, or a line is no object of JSON.
+    """
+    path = folder / LOG_FILE
+    try:
+        return msgspec.json.Decoder(dict[str, Any]).decode_lines(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
         raise UserError(_unreadable(path, error)) from error
 
 

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from m2dr.core.errors import UserError, counted
 
 Advance = Callable[[int], None]
 Say = Callable[[str], None]
+_BARS: list[Any] = []  # that are shown now, of tqdm
 LINE_EVERY = 10.0  # seconds between plain lines
 _RANKS = {"RANK": "0", "WORLD_SIZE": "1"}  # set by torchrun, and defaults
 
@@ -58,8 +60,12 @@ def progress(
 def say(text: str) -> None:
     """Print one line to stderr, such as a choice made or a warning; only the main process does."""
     if is_main_process():
+        for bar in _BARS:
+            bar.clear()  # a line is written in its place, and it is drawn below
         sys.stderr.write(printable(text) + "\n")
         sys.stderr.flush()
+        for bar in _BARS:
+            bar.refresh()
 
 
 @cache
@@ -95,12 +101,16 @@ def _bar(what: str, total: int, unit: str, detail: Callable[[], str]) -> Iterato
     from tqdm import tqdm
 
     with tqdm(desc=what, total=total, unit=f" {unit}", dynamic_ncols=True) as bar:
+        _BARS.append(bar)
 
         def advance(count: int) -> None:
             bar.set_postfix_str(detail(), refresh=False)
             bar.update(count)
 
-        yield advance
+        try:
+            yield advance
+        finally:
+            _BARS.remove(bar)
 
 
 @contextmanager

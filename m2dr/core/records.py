@@ -259,6 +259,7 @@ class ModelCard:
     exported_from: str = ""
     fit: FitRecord | None = None  # of fitted exits
     negatives: str = ""  # of the training, in words
+    kept: str = ""  # of the steps of the training: which one's weights, and its score on dev
     # Exits of shallow queries where none are asked for; empty: those of the index at layers that
     # were not trained.
     exits: Literal["", "model"] = ""

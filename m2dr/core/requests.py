@@ -817,10 +817,12 @@ class FiguresRequest:
     """Draw the papers' figures from folders of results.
 
     RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
-    results itself, which is the default.
+    results itself, which is the default. Of a folder of m2dr train its log is drawn: the loss by
+    term, and dev by cut.
 
     Examples:
         m2dr figures
+        m2dr figures models/pydocs-full-dim
         m2dr figures results/pydocs --format svg
     """
 

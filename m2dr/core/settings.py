@@ -1,6 +1,7 @@
 """Settings of `m2dr train`, `m2dr pretrain` and `m2dr fit`, read from files, words and options."""
 
 import inspect
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -210,6 +211,9 @@ class TrainSettings(RunSettings):
     lora_alpha: int = option(32, "Scale of LoRA.", least=1)
     lora_dropout: float = option(0.1, "Dropout of LoRA.", below=1)
     evaluate_steps: int = option(30, "Steps between two evaluations on dev; 0: never.")
+    early_stopping: int = option(
+        0, "Evaluations without a better mean on dev after which training stops; 0: never."
+    )
     dev_queries: int = option(100, "Queries of dev, at most.", least=1)
     dev_documents: int = option(
         500, "Documents of dev, at most; relevant ones come first.", least=1
@@ -240,6 +244,8 @@ class TrainSettings(RunSettings):
             yield "loss_weights are three numbers: by cosine, in the batch, by angle"
         if len(self.term_weights) != 4:
             yield "term_weights are four numbers: full model, l and H, L and k, l and k"
+        if self.early_stopping and not self.evaluate_steps:
+            yield "early_stopping needs a score on dev, and evaluate_steps = 0"
         if self.distill != "none" and self.negatives == 0:
             yield f"distill = {self.distill} compares a query's documents, and negatives = 0"
         if self.distill != "none" and self.negative_source == "random":
@@ -424,11 +430,13 @@ def find_config(name: str | PathLike[str] | None) -> Path | None:
 
 def _parsed(text: str, hint: object) -> Any:  # a value of TOML
     """Return the value of a word: TOML, or else the text itself."""
+    is_text = hint in (str, str | None)
     try:
-        table = tomllib.loads(f"value = {text}")
+        # TOML has no number without a digit before its point, and people write .5.
+        number = text if is_text else re.sub(r"(?<![\w.\"'])\.(?=\d)", "0.", text)
+        table = tomllib.loads(f"value = {number}")
     except (ValueError, RecursionError):
         table = {}
-    is_text = hint in (str, str | None)
     if len(table) != 1 or is_text and not isinstance(table["value"], str):
         return text if is_text else text.strip()
     return table["value"]

@@ -71,6 +71,7 @@ class TeacherScore(NamedTuple):
     # The docid of the positive that this score is relative to, as a margin is; empty where scores
     # of one query compare with each other.
     origin: str = ""
+    row: int = 0  # of its file, from 1; 0: not known
 
 
 @dataclass(frozen=True)

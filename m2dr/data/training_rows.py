@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal, NamedTuple
@@ -260,12 +260,12 @@ def build_dataset(name: str, rows: Callable[..., Iterable[TrainingRow]]) -> Data
 
     def scores(split: str) -> Iterator[TeacherScore]:
         again = _Builder()  # the same rows in the same order get the same ids
-        for row in rows(scored=True):
+        for number, row in enumerate(rows(scored=True), 1):
             query_id, positives, negatives = again.add(row)
             if row.split == split and row.scores:
                 origin = positives[0] if row.relative else ""
                 for docid, value in zip(positives + negatives, row.scores, strict=True):
-                    yield TeacherScore(query_id, docid, value, origin)
+                    yield TeacherScore(query_id, docid, value, origin, number)
 
     order = [split for split in SHARES if split in builder.splits]
     splits = {
@@ -532,7 +532,7 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
     """
     scores: Iterator[TeacherScore]
     if tables.is_named(path, ".csv") or first_line(path).startswith("{"):
-        scores = chain.from_iterable(tables.parsed(path, _of_row))
+        scores = chain.from_iterable(tables.parsed(path, partial(_of_row, count(1))))
     else:
         scores = _of_columns(path)
     first = next(scores, None)
@@ -542,7 +542,8 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
     yield from scores
 
 
-def _of_row(row: tables.Row) -> list[TeacherScore]:
+def _of_row(numbers: Iterator[int], row: tables.Row) -> list[TeacherScore]:
+    number = next(numbers)
     query, documents, values = (row[tables.column(row, names)] for names in _SCORED)
     if isinstance(_listed(documents), list) and isinstance(_listed(values), list):
         documents, values = _listed(documents), _listed(values)
@@ -550,7 +551,8 @@ def _of_row(row: tables.Row) -> list[TeacherScore]:
         documents, values = [documents], [values]
     if not isinstance(values, list) or len(values) != len(documents):
         raise ValueError(f"its scores are not one for each of {len(documents)} documents")
-    return [_score(query, *pair) for pair in zip(documents, values, strict=True)]
+    pairs = zip(documents, values, strict=True)
+    return [_score(number, query, docid, value) for docid, value in pairs]
 
 
 def _listed(value: Any) -> Any:
@@ -571,16 +573,20 @@ def _of_columns(path: Path) -> Iterator[TeacherScore]:
         try:
             match cells:
                 case query, docid, value:
-                    scores = [_score(query, docid, value)]
+                    scores = [_score(number, query, docid, value)]
                 case query, positive, negative, margin:
+                    below = tables.number_of(margin, "the margin")
                     scores = [
-                        _score(query, positive, 0, positive),
-                        _score(query, negative, -tables.number_of(margin, "the margin"), positive),
+                        _score(number, query, positive, 0, positive),
+                        _score(number, query, negative, -below, positive),
                     ]
-                case above, below, query, positive, negative:
-                    scores = [_score(query, positive, above), _score(query, negative, below)]
+                case above, beneath, query, positive, negative:
+                    scores = [
+                        _score(number, query, positive, above),
+                        _score(number, query, negative, beneath),
+                    ]
                 case query, _, docid, _, value, _:
-                    scores = [_score(query, docid, value)]
+                    scores = [_score(number, query, docid, value)]
                 case _:
                     raise ValueError(f"{len(cells)} columns, where scores have 3 to 6")
         except ValueError as error:
@@ -588,10 +594,11 @@ def _of_columns(path: Path) -> Iterator[TeacherScore]:
         yield from scores
 
 
-def _score(query: object, docid: object, value: object, origin: str = "") -> TeacherScore:
-    return TeacherScore(
-        tables.id_of(query), tables.id_of(docid), tables.number_of(value, "the score"), origin
-    )
+def _score(
+    number: int, query: object, docid: object, value: object, origin: str = ""
+) -> TeacherScore:
+    score = tables.number_of(value, "the score")
+    return TeacherScore(tables.id_of(query), tables.id_of(docid), score, origin, number)
 
 
 class ScoredGroups(Groups):
@@ -624,7 +631,7 @@ class ScoredGroups(Groups):
         where: str,
     ) -> None:
         super().__init__(dataset, split, 0, "none", seed)
-        self._wanted = negatives
+        self._wanted, self._where = negatives, where
         self._drawn: Negatives | None = dataset.negatives(split) if source == "given" else None
         # By query id and origin: a margin compares only with those of the same positive.
         self._tables: dict[tuple[str, str], dict[str, float]] = {}
@@ -669,7 +676,11 @@ class ScoredGroups(Groups):
         known = table.get(score.docid)
         if known is not None:
             if abs(known - score.value) > SAME:
-                raise UserError(f"{score} differs from an earlier one, of value {known:g}.")
+                raise UserError(
+                    f"{self._where}, row {score.row}: the teacher's score of document "
+                    f"{score.docid!r} for query {score.query_id!r} is {score.value:g}, and an "
+                    f"earlier row has {known:g}."
+                )
         elif score.docid in relevant or (
             len(table) < NEGATIVES_KEPT + len(relevant)
             and (self._drawn is None or score.docid in self._drawn.get(score.query_id, ()))

@@ -30,7 +30,7 @@ from m2dr.index.filters import Filter
 from m2dr.index.library import load_faiss
 from m2dr.index.searchable import Rows, Scores, Searchable, hits_of, run_of
 from m2dr.index.store import Store
-from m2dr.index.vectors import check_depth, check_queries, prefixes
+from m2dr.index.vectors import answerable, check_depth, check_queries, prefixes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -265,6 +265,8 @@ def prefix_runs(
         similarity: as `grid_top_k` takes it.
         drop: per query id, a docid to leave out, such as the query's own document.
 
+    A query whose prefix is all zeros finds nothing, as everywhere.
+
     Raises:
         UserError: as `grid_top_k` raises.
     """
@@ -273,10 +275,11 @@ def prefix_runs(
     places = docids.ranks()
     k_read = k + bool(drop)
     [ranked] = grid_top_k([queries], documents, dims, k_read, similarity, places=places)
-    return {
-        dim: run_of(query_ids, hits_of(docids, zip(*hits, strict=True)), k, drop)
-        for (dim, _), hits in ranked.items()
-    }
+    runs = {}
+    for (dim, _), (scores, rows) in ranked.items():
+        rows[~answerable(queries, dim)] = -1
+        runs[dim] = run_of(query_ids, hits_of(docids, zip(scores, rows, strict=True)), k, drop)
+    return runs
 
 
 def _queries(queries: Floats, dim: int) -> Float32:

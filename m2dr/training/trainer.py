@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import numpy as np
 import torch
 import transformers
@@ -20,6 +22,7 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 
 from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError
+from m2dr.core.files import LOG_FILE, write_bytes
 from m2dr.core.settings import RunSettings
 
 Example = TypeVar("Example")
@@ -35,13 +38,19 @@ class Plan:
 
     settings: RunSettings
     checkpoints: Path
-    logs: Path  # of TensorBoard events
+    logs: Path  # of TensorBoard events; LOG_FILE lies beside it
     steps: int
     batch: int  # examples of a batch and process
     bf16: bool
     cpu: bool
     evaluate_steps: int = 0  # 0: never
     all_used: bool = True  # whether every step trains every parameter; False costs a search
+    early_stopping: int = 0  # evaluations without a better mean that end it; 0: none
+
+    @property
+    def log(self) -> Path:
+        """The file of the lines that `lines_of` returns."""
+        return self.logs.with_name(LOG_FILE)
 
     @property
     def examples(self) -> int:
@@ -120,6 +129,42 @@ def stops_early(callbacks: Callbacks) -> bool:
     return any(isinstance(callback, transformers.EarlyStoppingCallback) for callback in callbacks)
 
 
+def lines_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines of a history: of the loss since the line before, or of dev by cut.
+
+    Keys are step, seconds, and either loss in nats, terms by name, learning_rate and grad_norm
+    before it is clipped, or mean and dev by cut; that of step 0 is of the untrained start.
+    """
+    lines = []
+    for entry in history:
+        line = {name: entry[name] for name in ("step", "seconds") if name in entry}
+        rest = {name: value for name, value in entry.items() if name not in (*line, "epoch")}
+        if f"eval_{BEST}" in rest:
+            mean = rest.pop(f"eval_{BEST}")
+            dev = {name.removeprefix(f"eval_{BEST}_"): value for name, value in rest.items()}
+            lines.append({**line, "mean": mean, "dev": dev})
+        elif "loss" in rest:
+            whole = ("loss", "learning_rate", "grad_norm")
+            own = {name: rest.pop(name) for name in whole if name in rest}
+            lines.append({**line, **own, "terms": rest})
+    return lines
+
+
+def stalled_at(lines: Sequence[Mapping[str, Any]], patience: int) -> int | None:
+    """Return the step of the evaluation that ends a training of these lines; None where none does.
+
+    The untrained start does not count: its weights are no checkpoint.
+    """
+    best, waited = float("-inf"), 0
+    for line in lines:
+        if "dev" in line and line["step"] > 0:
+            waited = 0 if line["mean"] > best else waited + 1
+            best = max(best, line["mean"])
+            if waited == patience > 0:
+                return int(line["step"])
+    return None
+
+
 def last_complete_checkpoint(folder: Path, processes: int = 1) -> Path | None:
     """Return the newest complete checkpoint of a folder; None where there is none.
 
@@ -183,7 +228,7 @@ class Trainer(transformers.Trainer):
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self._plan, self._module = plan, module
         arguments = plan.arguments()
-        callbacks = [_StepCallback(on_step, plan.settings.save_steps), *callbacks]
+        callbacks = [_StepCallback(on_step, plan), *callbacks]
         if "tensorboard" in plan.settings.reporters and arguments.process_index == 0:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -203,6 +248,15 @@ class Trainer(transformers.Trainer):
         self._quality = quality
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._batch = (0, 0)  # a step, and the number of its next batch
+        self._begun = time.monotonic()
+        self._start: Mapping[str, float] | None = None  # dev measures that are not logged yet
+
+    def train(self, resume_from_checkpoint: str | None = None) -> object:  # type: ignore[override]  # nothing else is asked
+        """Train; a training that is begun measures the untrained start on dev first."""
+        if self._quality is not None and resume_from_checkpoint is None:
+            # Before it is wrapped: FSDP's encoder must not be called ahead of the whole module.
+            self.args.eval_on_start, self._start = True, self._measured()
+        return super().train(resume_from_checkpoint=resume_from_checkpoint)
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], *_: object, **__: object
@@ -242,17 +296,20 @@ class Trainer(transformers.Trainer):
             setattr(self._module.get_submodule(owner), own_name, made[share])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the mean of each part of the loss since the last log."""
+        """Add the mean of each part of the loss since the last log, and seconds of training."""
         means = {name: float(torch.stack(parts).mean()) for name, parts in self._parts.items()}
         self._parts.clear()
-        super().log({**logs, **means}, start_time)
+        now = time.monotonic()
+        before = next((e["seconds"] for e in self.state.log_history[::-1] if "seconds" in e), 0.0)
+        seconds = round(before + now - self._begun, 3)  # those of a resumed training go on
+        self._begun = now
+        super().log({**logs, **means, "seconds": seconds}, start_time)
 
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
         """Return and log the quality of the module as it is now: of each cut, and their mean."""
         if self._quality is None:
             return {}
-        self._module.eval()
-        found = self._quality()
+        found, self._start = self._start or self._measured(), None
         metrics = {f"eval_{BEST}": fmean(found.values())}
         metrics |= {f"eval_{BEST}_{cut}": value for cut, value in found.items()}
         self.log(dict(metrics))
@@ -260,6 +317,10 @@ class Trainer(transformers.Trainer):
             self.args, self.state, self.control, metrics
         )
         return metrics
+
+    def _measured(self) -> Mapping[str, float]:
+        self._module.eval()
+        return self._quality() if self._quality else {}
 
 
 def _settle_sharding(plugin: Any) -> None:  # accelerate's, which has no stubs
@@ -290,27 +351,53 @@ def _groups(trainer: Trainer, module: nn.Module, plan: Plan) -> list[dict[str, o
 
 
 class _StepCallback(transformers.TrainerCallback):
-    """Reports each step and what was logged last; saves between evaluations too."""
+    """Reports each step, writes what is logged, saves between evaluations, and stops early."""
 
-    def __init__(self, on_step: OnStep, save_steps: int) -> None:
-        self._on_step, self._save_steps = on_step, save_steps
+    def __init__(self, on_step: OnStep, plan: Plan) -> None:
+        self._on_step, self._plan = on_step, plan
         self._last: Mapping[str, float] = {}
+        self._stalled = False  # resumed behind the evaluation that ended it
+
+    def on_train_begin(self, _: Any, state: Any, __: Any, **___: Any) -> None:  # type: ignore[override]  # likewise
+        self._stalled = self._stalls(state)
+        if state.is_world_process_zero:  # as it was at the checkpoint; what came after comes again
+            write_bytes(self._plan.log, _encoded(state.log_history))
 
     def on_log(  # type: ignore[override]  # transformers passes the first three by position
         self, _: Any, state: Any, __: Any, logs: Mapping[str, float] | None = None, **___: Any
     ) -> None:
         step = {"step": state.global_step} if logs and "loss" in logs else {}
         self._last = {**self._last, **(logs or {}), **step}
+        if state.is_world_process_zero:
+            with self._plan.log.open("ab") as file:
+                file.write(_encoded(state.log_history[-1:]))
+
+    def on_evaluate(self, _: Any, state: Any, control: Any, **__: Any) -> None:  # type: ignore[override]  # likewise
+        control.should_training_stop |= self._stalls(state)
 
     def on_step_end(  # type: ignore[override]  # likewise
         self, _: Any, state: Any, control: Any, model: nn.Module | None = None, **__: Any
     ) -> None:
+        if self._stalled:  # transformers resumes with a step, which is thrown away
+            control.should_training_stop = True
+            control.should_log = control.should_evaluate = control.should_save = False
+            return
         # transformers saves only where it evaluates when the best checkpoint is to be kept.
-        control.should_save |= state.global_step % self._save_steps == 0
+        control.should_save |= state.global_step % self._plan.settings.save_steps == 0
+        # What is resumed from a checkpoint has no loss from before it, so it is logged there.
+        control.should_log |= control.should_save or control.should_evaluate
         control.should_log |= state.global_step >= state.max_steps  # whatever log_steps is
         if control.should_save and model is not None:
             _refuse_broken(model, state.global_step)
         self._on_step(state.global_step, self._last)
+
+    def _stalls(self, state: Any) -> bool:
+        return stalled_at(lines_of(state.log_history), self._plan.early_stopping) is not None
+
+
+def _encoded(history: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return lines of JSON; what is not a number is null."""
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines_of(history))
 
 
 def _refuse_broken(model: nn.Module, step: int) -> None:

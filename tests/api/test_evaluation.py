@@ -94,12 +94,12 @@ def test_a_training_is_that_of_the_command(
     }  # fmt: skip
     expected = train(read_settings(TrainSettings, None, (), given), tmp_path / "command").card
 
-    model = m2dr.train(out=tmp_path / "python", **given | {"corpus": tiny_corpus})
+    model = m2dr.train(given.pop("corpus"), out=tmp_path / "python", **given).model
 
     assert model.card.fingerprint == expected.fingerprint
     assert (model.layer, model.dim, model.options["dtype"]) == (4, 32, "fp32")
     with pytest.raises(UserError, match="a finished model"):
-        m2dr.train(out=tmp_path / "python", **given)
+        m2dr.train(tiny_corpus, out=tmp_path / "python", **given)
     with pytest.raises(m2dr.UserError, match="unknown setting 'run'"):
         m2dr.fuse(run=1)
 
@@ -140,7 +140,65 @@ def test_loss_is_a_function_of_scores(given: dict[str, Any], tmp_path: Path) -> 
     assert other.card.fingerprint != usual.card.fingerprint
 
 
-def test_training_stops_early_on_dev(given: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("resumed_with", ["nothing", "another", "the same"])
+def test_a_resumed_training_asks_for_the_loss_it_was_begun_with(
+    resumed_with: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    def own(weight: float) -> Any:
+        return lambda logits, excluded: weight * contrastive(logits, excluded, 1.0)
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            if state.global_step == 2:
+                raise KeyboardInterrupt
+
+    table = given | {"save_steps": 1}
+    with pytest.raises(m2dr.Interrupted):
+        m2dr.train(out=tmp_path / "m", loss=own(2.0), callbacks=[Stop()], **table)
+    losses = {"nothing": {}, "another": {"loss": own(3.0)}, "the same": {"loss": own(2.0)}}
+    if resumed_with == "the same":
+        done = m2dr.train(out=tmp_path / "m", resume=True, **table | losses[resumed_with])
+        assert done.steps == 3
+        return
+    with pytest.raises(UserError, match=r"was begun with \S*own.<locals>.<lambda> \(code"):
+        m2dr.train(out=tmp_path / "m", resume=True, **table | losses[resumed_with])
+
+
+def test_a_training_shows_what_it_did(
+    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"steps": 8, "evaluate_steps": 4, "report_to": "tensorboard", "learning_rate": 1.0}
+
+    done = m2dr.train(out=tmp_path / "m", **given | changes)
+
+    told = capsys.readouterr().err
+    assert f"--logdir {tmp_path / 'm' / 'tensorboard'}" in told
+    assert "Warning: 8 queries of dev pick the checkpoint" in told
+    assert f"Step 4, mean {done.history[5]['mean']:.4f}: nDCG@10 on dev, 8 queries" in told
+    assert "ended below the untrained start on dev, nDCG@10: L" in told
+    losses = [line["loss"] for line in done.history if "loss" in line]
+    means = [sum(part) / 2 for part in (losses[:2], losses[-2:])]
+    rose = "over the first 2 of 8 logs is {:.4f}, and over the last 2 {:.4f}.".format(*means)
+    assert (rose in told) == (means[1] > means[0])
+    steps = [line["step"] for line in done.history]
+    assert steps == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8]
+    for line in done.history:
+        if "loss" in line:
+            assert {"learning_rate", "grad_norm", "seconds"} < {*line}
+            assert sum(line["terms"].values()) == pytest.approx(line["loss"], rel=1e-5)
+        else:
+            assert sum(line["dev"].values()) / len(line["dev"]) == pytest.approx(line["mean"])
+    means = {line["step"]: line["mean"] for line in done.history if "dev" in line}
+    assert done.quality == max(means[4], means[8]) == means[done.best_step]
+    assert done.start == means[0]
+    kept = f"step {done.best_step} of 8: nDCG@10 {done.quality:.4f} on dev, {done.start:.4f} before"
+    assert kept in (tmp_path / "m" / "README.md").read_text()
+    assert f"nDCG@10 {done.start:.4f} -> {done.quality:.4f} on dev" in repr(done)
+
+
+def test_training_stops_early_on_dev(
+    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     changes = {"learning_rate": 1e-12, "steps": 9, "evaluate_steps": 1}  # a score that never rises
     stop, steps = EarlyStoppingCallback(early_stopping_patience=2), list[int]()
 
@@ -151,5 +209,10 @@ def test_training_stops_early_on_dev(given: dict[str, Any], tmp_path: Path) -> N
     m2dr.train(out=tmp_path / "m", callbacks=[stop, Watch()], **given | changes)
 
     assert steps == [1, 2, 3]
+    done = m2dr.train(out=tmp_path / "setting", early_stopping=2, **given | changes)
+    assert (done.steps, done.best_step) == (3, 1)
+    told = capsys.readouterr().err
+    assert "Stopped early, after step 3 of 9: 2 evaluations were not better than" in told
+    assert "the weights of step 1 are kept" in told
     with pytest.raises(m2dr.UserError, match="Early stopping needs a score"):
         m2dr.train(out=tmp_path / "none", callbacks=[stop], **given)

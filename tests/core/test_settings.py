@@ -43,6 +43,8 @@ def test_a_file_extends_another(tmp_path: Path) -> None:
         ("layers=2", "layers", (2,)),
         ("checkpoints=L2D8", "checkpoints", ("L2D8",)),
         ("epochs=2", "epochs", 2.0),
+        ("share=.5", "share", 0.5),
+        ("term_weights=[1, .5, 1, 1.5]", "term_weights", (1.0, 0.5, 1.0, 1.5)),
         ("batch_size=4", "batch_size", 4),
         ("pooling = mean ", "pooling", "mean"),
         ("full_dim=true", "full_dim", True),

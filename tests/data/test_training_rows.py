@@ -225,7 +225,7 @@ FILES: dict[str, Any] = {
 @pytest.mark.parametrize("name", ["scores", "scores.gz", "scores.tsv"])
 @pytest.mark.parametrize("form", FILES)
 def test_every_file_of_scores_says_the_same(form: str, name: str, write) -> None:
-    assert list(read_scores(write(name, *FILES[form]))) == PAIRS
+    assert [score[:4] for score in read_scores(write(name, *FILES[form]))] == PAIRS
 
 
 def read_or_refusal(read: Callable[[], Iterable[TeacherScore]]) -> tuple[list[TeacherScore], str]:
@@ -377,7 +377,31 @@ def test_lists_written_as_texts_are_lists(write) -> None:
 
     scores = list(read_scores(write("scores.jsonl", row)))
 
-    assert scores == [TeacherScore("1", "7", 0.9), TeacherScore("1", "8", 0.1)]
+    assert scores == [TeacherScore("1", "7", 0.9, row=1), TeacherScore("1", "8", 0.1, row=1)]
+
+
+@pytest.mark.parametrize("form", ["columns", "rows", "groups"])
+def test_two_scores_of_a_document_are_named_with_their_file_and_row(form: str, write) -> None:
+    pair = {"query_id": "q", "query": "q", "positive": "p", "negative": "n"}
+    rows: list[Any] = [{**pair, "score": [5, 1]}, {**pair, "score": [5, 2]}]
+    path = write("groups.jsonl", *rows)
+    data = open_dataset(str(path))
+    if form == "columns":
+        path = write("ce.tsv", "q\td0\t5", "q\td1\t1", "q\td1\t2")
+    elif form == "rows":
+        rows = [
+            {"query_id": "q", "document_id": d, "score": s}
+            for d, s in (("d0", 5), ("d1", 1), ("d1", 2))
+        ]
+        path = write("ce.jsonl", *rows)
+    scores = data.scores("train") if form == "groups" else read_scores(path)
+
+    with pytest.raises(UserError) as refused:
+        groups(data, list(scores), where=str(path))
+
+    row = 2 if form == "groups" else 3
+    start = f"{path}, row {row}: the teacher's score of document 'd1' for query 'q' is 2"
+    assert str(refused.value) == f"{start}, and an earlier row has 1."
 
 
 def test_columns_of_flagembedding_that_change_nothing_are_named(write, capsys) -> None:

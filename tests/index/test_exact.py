@@ -180,6 +180,7 @@ def test_an_index_ranks_as_the_scan_of_all_dims(
     names = [f"d{row}" for row in rng.permutation(len(vectors))]
     store = build(tmp_path, vectors, names, similarity=similarity, dtype=dtype, shard_rows=70)
     queries = rng.integers(-4, 5, size=(5, 16)).astype(np.float32)
+    queries[2, :3] = 0  # finds nothing
     ids, drop = [f"q{number}" for number in range(5)], {"q1": names[0]}
     index, some = ExactIndex(store, 3), np.flatnonzero(rng.integers(0, 2, len(vectors)))
 
@@ -188,6 +189,7 @@ def test_an_index_ranks_as_the_scan_of_all_dims(
         runs = prefix_runs(ids, queries, store, store.docids, [3], k, similarity, drop=drop)
         for name, ranking in run.rankings.items():
             np.testing.assert_allclose(ranking.scores, runs[3].rankings[name].scores, atol=1e-4)
+            assert bool(ranking.docids) == (name != "q2")
             assert similarity == "cosine" or dtype == "int8" or ranking == runs[3].rankings[name]
     scores, rows = ExactIndex(store, 3, rows=some).search(queries, 1000)
     assert {*rows[0].tolist()} == {*some.tolist()}

@@ -1,5 +1,6 @@
 """`m2dr figures` on folders as `m2dr evaluate` and `m2dr pick` leave them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,27 @@ def test_every_kind_of_figure_in_every_format(results: Path, tmp_path: Path) -> 
     stems = ("layers", "gap-to-whole", "against-latency", "against-bytes", "models", "heat-plain")
     assert {f"nDCG@10-{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= names
     assert all(imread(path).std() > 0.01 for path in files if path.suffix == ".png")
+
+
+def test_the_log_of_a_training_is_a_figure(tmp_path: Path) -> None:
+    lines = [
+        line
+        for step in range(0, 50, 2)
+        for line in (
+            {"step": step, "loss": 9 / (step + 1), "terms": {"layer-02/align": 2.0, "tokens": 1.0}},
+            {"step": step, "mean": 0.01 * step, "dev": {"L2D8": 0.3, "L4D128": 0.02 * step}},
+        )
+    ]
+    folder = tmp_path / "models" / "trained"
+    folder.mkdir(parents=True)
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    (path,) = draw_figures(FiguresRequest((folder,), tmp_path / "out", formats=("svg",))).files
+
+    assert path == tmp_path / "out" / "trained-training.svg"
+    drawn = path.read_text()
+    for word in ("loss, nats", "align", "tokens", "layer 2", "D128", "best, step 48"):
+        assert word in drawn
 
 
 def test_the_gap_to_separate_takes_one_model_per_cut(results: Path, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def trainer_of(module: TwoNumbers, plan: Plan, told: list[tuple[int, dict[str, f
 def test_each_step_is_numbered_and_told_with_the_means_of_the_parts(tmp_path: Path) -> None:
     module, told = TwoNumbers(), []
 
-    trainer_of(module, plan(tmp_path), told).train()
+    trainer_of(module, plan(tmp_path, save_steps=6), told).train()
 
     assert module.steps == list(range(6))
     assert [step for step, _ in told] == [1, 2, 3, 4, 5, 6]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m2dr.core.errors import UserError
+from m2dr.core.files import LOG_FILE, read_log
 from m2dr.core.report import Report
 from m2dr.core.requests import FiguresRequest
 from m2dr.evaluation import figures
@@ -49,19 +50,28 @@ def draw_figures(request: FiguresRequest) -> Report:
         UserError: no grid is there, grids of one place are of different queries or have one name,
             or a measure was not measured.
     """
-    places = by_place(read_results(request.results))
+    logs = [folder for folder in request.results if (folder / LOG_FILE).is_file()]
+    results = [folder for folder in request.results if folder not in logs]
+    files = [
+        figures.save(
+            figures.draw_training(read_log(folder), str(folder)),
+            request.out / f"{plain(folder.resolve().name)}-training.{kind}",
+        )
+        for folder in logs
+        for kind in request.formats
+    ]
+    places = by_place(read_results(results))
     separate = joined_grid(request.separate) if request.separate else None
     if separate and all(separate.place != place for place, _ in places):
         raise UserError(f"{request.separate} is of {separate.place}, as none of the results.")
-    files = []
-    for place, results in places:
-        grids = [result.grid for result in results]
+    for place, found in places:
+        grids = [result.grid for result in found]
         reference = separate if separate and separate.place == place else None
         ends = (SEPARATE, f"-{SEPARATE}")
         reference = reference or next((g for g in grids if g.model.endswith(ends)), None)
         measures = request.measures or (_common_measure(grids),)
         for measure in measures:
-            for name, draw in _drawings(results, measure, reference):
+            for name, draw in _drawings(found, measure, reference):
                 figure = draw()
                 for kind in request.formats:
                     files.append(

@@ -88,8 +88,9 @@ def pretrain(
         say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
         say(f"  {counted(setup.texts, 'texts')}, {plan.batch} per step, into {folder}")
 
-        def save() -> ModelCard:
-            return checkpoint.save(setup.encoder.eval(), setup.tokenizer, setup.card, folder)
+        def save(kept: str) -> ModelCard:
+            card = replace(setup.card, kept=kept)
+            return checkpoint.save(setup.encoder.eval(), setup.tokenizer, card, folder)
 
         report = run(setup, None, save, folder, resume, "Pre-training")
     return replace(report, then=f"; train it with: m2dr train --backbone {folder}")

@@ -168,6 +168,7 @@ def _card(
         fit=None,
         attention=settings.attention or backbone.attention,
         exported_from="",
+        kept="",
         fingerprint="",
         **prompts,
     )

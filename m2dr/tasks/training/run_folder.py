@@ -22,6 +22,7 @@ from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
 
 TRAINING_SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
 LOGS = "tensorboard"
+LOSS = "custom_loss"  # in `RECORD`: the name of a loss that is a function
 
 
 def folder_of(corpus: str, what: str, out: Path | None) -> Path:
@@ -91,6 +92,7 @@ def read_run(
     _require_begun(folder)
     saved = read_object(folder / RECORD, {PROCESSES: int})
     begun = saved.pop(PROCESSES)
+    saved.pop(LOSS, None)
     if begun != process_count():  # a batch would be another one, and its negatives others
         now = process_count()
         raise UserError(f"{folder} was begun by {begun} processes and cannot go on with {now}.")
@@ -129,32 +131,48 @@ def held(folder: Path) -> Any:  # a context
 
 
 @contextmanager
-def opened(folder: Path, settings: object, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Lock a folder, and begin or resume a training in it.
+def opened(
+    folder: Path, settings: object, resume: bool, overwrite: bool, loss: str = ""
+) -> Iterator[None]:
+    """Lock a folder, and begin or resume a training in it; `loss` as of `begin`.
 
     Raises:
         UserError: another process trains into it, or it holds something else.
     """
     with held(folder):
         if is_main_process():
-            begin(folder, settings, resume, overwrite)
+            begin(folder, settings, resume, overwrite, loss=loss)
             (folder / CHECKPOINTS).mkdir(exist_ok=True)
         yield
 
 
 def begin(
-    folder: Path, settings: object, resume: bool, overwrite: bool, several: bool = False
+    folder: Path,
+    settings: object,
+    resume: bool,
+    overwrite: bool,
+    several: bool = False,
+    loss: str = "",
 ) -> None:
     """Begin a training in its locked folder, or check that it can be resumed.
 
     A training that died before its first checkpoint has left nothing to keep: it is begun again.
-    One of `several` models has a folder of its own for each.
+    One of `several` models has a folder of its own for each. The name of a loss that is a function
+    is recorded; without one it is that of the settings.
 
     Raises:
-        UserError: the folder holds something and is not to be overwritten.
+        UserError: the folder holds something and is not to be overwritten, or was begun with
+            another loss than what resumes it.
     """
     if resume:
         _require_begun(folder)  # another process may have finished it since the settings were read
+        begun = read_object(folder / RECORD, {LOSS: str}).get(LOSS, "")
+        if begun != loss:
+            usual = "the loss of its settings"
+            raise UserError(
+                f"{folder} was begun with {begun or usual}, and cannot go on with {loss or usual}; "
+                "m2dr.train(loss=...) takes a function."
+            )
         return
     inside = [
         path
@@ -179,7 +197,8 @@ def begin(
     for name in (CARD, TRAINING_SETTINGS):
         (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / RECORD, {PROCESSES: process_count(), **_plain(settings)})
+    own = {LOSS: loss} if loss else {}
+    write_json(folder / RECORD, {PROCESSES: process_count(), **own, **_plain(settings)})
 
 
 def clear(folder: Path) -> None:

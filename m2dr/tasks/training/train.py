@@ -1,16 +1,22 @@
 """`m2dr train`: train a backbone on a corpus by a recipe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from hashlib import blake2b
 from math import ceil
 from pathlib import Path
+from statistics import fmean
+from types import CodeType
 from typing import Any
 
 from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.files import read_log
 from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.report import Report, timed
 from m2dr.core.settings import RunSettings, TrainSettings
+from m2dr.evaluation.grid import Grid, text_table
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
@@ -18,11 +24,12 @@ from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.encoder import Encoder as Embedder
 from m2dr.tasks.models import fitted_cuts
 from m2dr.tasks.training import run_folder
 from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.training.recipe import Recipe, explain, no_effect, recipe_of
-from m2dr.tasks.training.training_data import TrainingData, kind_of, open_training_data
+from m2dr.tasks.training.training_data import Quality, TrainingData, kind_of, open_training_data
 from m2dr.training.module import TrainingModule
 from m2dr.training.objective import ScoreLoss
 from m2dr.training.trainer import (
@@ -31,11 +38,15 @@ from m2dr.training.trainer import (
     Plan,
     Trainer,
     last_complete_checkpoint,
+    lines_of,
+    stalled_at,
     step_of,
     stops_early,
 )
 
 FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
+FEW = 50  # queries of dev below which a warning says that they are few
+WORST = 5  # cuts below the untrained start that a warning names
 
 
 def plan_of(
@@ -73,7 +84,7 @@ def plan_of(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainReport(Report):
     """The result of a training, or of a pre-training, which has no quality."""
 
@@ -83,15 +94,34 @@ class TrainReport(Report):
     first_loss: float  # nats per query or masked token; the mean of the first log
     last_loss: float
     quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
-    measure: str  # what that is a mean of
+    start: float | None  # that of the untrained start
+    best_step: int  # whose weights were kept: the last one where there is no dev split
+    measure: str  # what quality is a mean of
+    device: str
+    dtype: str
     then: str = ""  # what to do with the model
 
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of log.jsonl in the folder, which docs/formats.md describes."""
+        return read_log(self.folder)
+
+    @cached_property
+    def model(self) -> Embedder:
+        """The trained encoder, all layers and dims, on the device of the training."""
+        return Embedder(self.folder, device=self.device, dtype=self.dtype)
+
     def __str__(self) -> str:
-        dev = "" if self.quality is None else f", {self.measure} {self.quality:.4f} on dev"
+        dev = ""
+        if self.quality is not None:
+            dev = f", {self.measure} {self.start:.4f} -> {self.quality:.4f} on dev"
+            dev += f" at step {self.best_step}"
         return (
             f"{counted(self.steps, 'steps')} in {self.seconds:,.0f} s, loss "
             f"{self.first_loss:.3f} -> {self.last_loss:.3f}{dev}: {self.folder}{self.then}"
         )
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -140,9 +170,10 @@ def train(
     backbone = backbone or run_folder.open_backbone(settings, folder)
     setup = prepare(settings, folder, loss, backbone)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
-    if stops_early(callbacks) and not plan.evaluate_steps:
+    if (stops_early(callbacks) or plan.early_stopping) and not plan.evaluate_steps:
         raise UserError(f"Early stopping needs a score on dev; {data.name} was asked for none.")
-    with run_folder.opened(folder, settings, resume, overwrite):
+    name = name_of(loss) if loss else ""
+    with run_folder.opened(folder, settings, resume, overwrite, name):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
         steps = counted(plan.steps, "steps")
         say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
@@ -150,26 +181,51 @@ def train(
         say(f"  Negatives: {data.negatives}")
         if idle := no_effect(settings, setup.recipe):
             say(f"  {idle}")
+        if data.quality and data.quality.count < FEW:
+            count = counted(data.quality.count, data.quality.unit)
+            say(f"Warning: {count} of dev pick the checkpoint, where chance decides below {FEW}.")
 
-        def quality() -> dict[str, float]:
-            found = data.quality(encoder, setup.tokenizer) if data.quality else {}
-            return {str(cut): value for cut, value in found.items()}
-
-        def save() -> ModelCard:
+        def save(kept: str) -> ModelCard:
             if settings.lora_rank:
                 merge_lora(encoder)
-            return checkpoint.save(encoder, setup.tokenizer, _with_exits(setup), folder)
+            card = replace(_with_exits(setup), kept=kept)
+            return checkpoint.save(encoder, setup.tokenizer, card, folder)
 
-        scored = quality if data.quality else None
-        report = run(setup, scored, save, folder, resume, "Training", callbacks)
-    measure = "nDCG@10" if data.kind == "documents" else "Spearman"
-    return replace(report, measure=measure)
+        return run(setup, data.quality, save, folder, resume, "Training", callbacks)
+
+
+def name_of(loss: ScoreLoss) -> str:
+    """Return module:name of a loss that is a function, and a digest of its code.
+
+    The digest covers its code, and numbers and texts that are its defaults, bound or closed over;
+    not functions that it calls, nor the state of an object.
+    """
+    function: Any = loss
+    values: list[object] = []
+    while isinstance(function, partial):
+        values += [*function.args, *function.keywords.values()]
+        function = function.func
+    if not hasattr(function, "__qualname__"):  # an object, such as a module of torch
+        function = getattr(type(function), "forward", type(function).__call__)
+    values += getattr(function, "__defaults__", None) or ()
+    values += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    plain = [value for value in values if isinstance(value, int | float | str)]
+    told = repr((_code_of(getattr(function, "__code__", None)), plain)).encode()
+    digest = blake2b(told, digest_size=6).hexdigest()
+    return f"{function.__module__}:{function.__qualname__} (code {digest})"
+
+
+def _code_of(part: object) -> object:
+    """Return what code does, without the lines and the file where it stands."""
+    if isinstance(part, CodeType):
+        return part.co_code, part.co_names, [_code_of(constant) for constant in part.co_consts]
+    return sorted(map(repr, part)) if isinstance(part, frozenset) else repr(part)
 
 
 def run(
     setup: Any,  # Setup, or that of a pre-training
-    quality: Callable[[], Mapping[str, float]] | None,
-    save: Callable[[], ModelCard],
+    quality: Quality | None,
+    save: Callable[[str], ModelCard],
     folder: Path,
     resume: bool,
     what: str,
@@ -177,22 +233,48 @@ def run(
 ) -> TrainReport:
     """Train to the end, from the last complete checkpoint if resumed, and save the model.
 
+    Args:
+        setup: of the training.
+        quality: on dev, which is shown at each evaluation.
+        save: writes the model, whose card is to say which weights were kept.
+        folder: of the model.
+        resume: whether to go on.
+        what: is done, for the progress.
+        callbacks: of transformers' Trainer.
+
     Raises:
         Interrupted: Ctrl-C, or another process was lost.
     """
     plan = setup.plan
+    measure = quality.measure if quality else ""
     last: dict[str, float] = {}  # logged
+    dev: dict[Cut, float] = {}  # the last measures
+    say(f"  Log: {plan.log}; m2dr figures {folder} draws it")
+    if "tensorboard" in plan.settings.reporters:
+        say(f"  TensorBoard: tensorboard --logdir {plan.logs}")
 
     def on_step(_: int, logged: Mapping[str, float]) -> None:
         last.update(logged)
         advance(1)
 
-    def loss() -> str:
-        return f"loss {last['loss']:.3f} at step {last['step']}" if "loss" in last else ""
+    def detail() -> str:
+        parts = [f"loss {last['loss']:.3f} at step {last['step']}"] if "loss" in last else []
+        if dev:
+            ends = ", ".join(f"{cut} {dev[cut]:.4f}" for cut in sorted({min(dev), max(dev)}))
+            parts.append(f"{measure} {fmean(dev.values()):.4f} on dev ({ends})")
+        return ", ".join(parts)
 
-    with progress(what, plan.steps, "steps", loss) as advance:
+    def measured(quality: Quality) -> dict[str, float]:
+        dev.update(quality(setup.encoder, setup.tokenizer))
+        title = f"Step {trainer.state.global_step}, mean {fmean(dev.values()):.4f}"
+        cells = {cut: {measure: value} for cut, value in dev.items()}
+        say(text_table(Grid(title, "dev", "", quality.count, cells, unit=quality.unit), measure))
+        return {str(cut): value for cut, value in dev.items()}
+
+    with progress(what, plan.steps, "steps", detail) as advance:
+        scored = partial(measured, quality) if quality else None
         trainer = Trainer(
-            setup.module, plan, setup.examples, setup.batch, quality, on_step, callbacks
+            setup.module, plan, setup.examples, setup.batch, scored, on_step, callbacks
         )
         checkpoints, processes = folder / CHECKPOINTS, process_count()
         found = last_complete_checkpoint(checkpoints, processes) if resume else None
@@ -214,15 +296,61 @@ def run(
             step = trainer.state.global_step
             raise Interrupted(f"A process was lost at step {step}; --resume goes on.") from error
     trainer.accelerator.wait_for_everyone()
+    lines = lines_of(trainer.state.log_history)
+    losses = [line["loss"] for line in lines if "loss" in line]
+    # Fewer than planned where it stopped early, of which a resumed training tries one more.
+    steps = stalled_at(lines, plan.early_stopping) or trainer.state.global_step
+    best_step = int(trainer.state.best_global_step or steps)
+    scores = {line["step"]: line for line in lines if "dev" in line}
+    best, start = (scores[step]["mean"] if scores else None for step in (best_step, 0))
+    kept = f"step {best_step} of {steps}"
+    if quality and scores:
+        kept += f": {measure} {best:.4f} on dev, {start:.4f} before the first step; mean of "
+        cuts = counted(len(scores[best_step]["dev"]), "cuts")
+        kept += f"{cuts}, {counted(quality.count, quality.unit)}"
+    for line in _remarks(lines, steps, best_step, plan, measure):
+        say(line)
     card = setup.encoder.card
     if is_main_process():
-        card = save()
+        card = save(kept)
         run_folder.clear(folder)
     trainer.accelerator.wait_for_everyone()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    best = trainer.state.best_metric
-    steps = trainer.state.global_step  # fewer than planned where a callback stopped it
-    return TrainReport(folder, card, steps, losses[0], losses[-1], best, "", files=(folder,))
+    own = (measure, plan.settings.device, plan.settings.dtype)
+    return TrainReport(
+        folder, card, steps, losses[0], losses[-1], best, start, best_step, *own, files=(folder,)
+    )
+
+
+def _remarks(
+    lines: Sequence[Mapping[str, Any]], steps: int, best_step: int, plan: Plan, measure: str
+) -> Iterator[str]:
+    """Say why a training stopped early, and what of its log should be looked at."""
+    patience = plan.early_stopping
+    by_step = {line["step"]: line for line in lines if "dev" in line}
+    if steps < plan.steps:
+        why = "a callback asked for it"
+        if stalled_at(lines, patience) == steps:
+            since = f"{measure} {by_step[best_step]['mean']:.4f} on dev of step {best_step}"
+            why = f"{counted(patience, 'evaluations')} were not better than {since}"
+        kept = f"; the weights of step {best_step} are kept" if by_step else ""
+        yield f"Stopped early, after step {steps} of {plan.steps}: {why}{kept}."
+    losses = [line["loss"] for line in lines if "loss" in line]
+    quarter = len(losses) // 4
+    if quarter > 1 and (first := fmean(losses[:quarter])) < (last := fmean(losses[-quarter:])):
+        yield (
+            f"Warning: the loss rose: its mean over the first {quarter} of {len(losses)} logs is "
+            f"{first:.4f}, and over the last {quarter} {last:.4f}."
+        )
+    if 0 not in by_step:
+        return
+    start, end = by_step[0]["dev"], by_step[best_step]["dev"]
+    lost = {cut: start[cut] - value for cut, value in end.items() if value < start[cut]}
+    if worse := sorted(lost, key=lambda cut: -lost[cut]):
+        some = ", ".join(f"{cut} {start[cut]:.4f} -> {end[cut]:.4f}" for cut in worse[:WORST])
+        yield (
+            f"Warning: {len(worse)} of {counted(len(end), 'cuts')} ended below the untrained start "
+            f"on dev, {measure}: {some}{', …' * (len(worse) > WORST)}."
+        )
 
 
 def prepare(
@@ -269,6 +397,7 @@ def prepare(
     evaluate = settings.evaluate_steps if data.quality else 0
     used = _all_used(recipe, encoder)
     plan = plan_of(settings, settings.batch_size, data.count, encoder, folder, evaluate, used)
+    plan = replace(plan, early_stopping=settings.early_stopping)
     total = plan.examples * process_count()
     examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
     return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples)

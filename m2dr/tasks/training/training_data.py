@@ -37,7 +37,20 @@ from m2dr.training.objective import POSITIVE
 # and each costs one more pass over the gradient of the word embeddings.
 PARTS = 4
 MEASURE = "nDCG@10"  # of the dev queries
-Quality = Callable[[Encoder, ModelTokenizer], dict[Cut, float]]  # a dev measure of each trained cut
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A measure on dev: called with an encoder and its tokenizer, it returns that of each cut."""
+
+    measure: str
+    count: int
+    unit: str  # what is counted, in the plural
+    of: Callable[[Encoder, ModelTokenizer], dict[Cut, float]]
+
+    def __call__(self, encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
+        """Return the measure of each trained cut."""
+        return self.of(encoder, tokenizer)
 
 
 def make_batch(
@@ -239,7 +252,7 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
                 measured[Cut(layer, dim)] = evaluator.scores(run).mean[MEASURE]
         return measured
 
-    return quality
+    return Quality(MEASURE, len(queries), "queries", quality)
 
 
 def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData:
@@ -284,4 +297,4 @@ def _pairs_quality(settings: TrainSettings) -> Quality | None:
             measured |= {Cut(layer, dim): values["Spearman"] for dim, values in by_dim.items()}
         return measured
 
-    return quality
+    return Quality("Spearman", len(dev.pairs), "pairs", quality)
