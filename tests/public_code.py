@@ -329,11 +329,20 @@ def matryoshka_2d(
     k_shallow: int,
     loss: Loss,
     T: float = 0.3,
+    older: bool = False,
+    unit: bool = False,
 ) -> Tensor:
-    """A prefix for each of two exits, KL at full width, T (Matryoshka2dLoss.py:117-132)."""
+    """A prefix for each of two exits, KL of the output at full width, version 6.2.
+
+    The older code, T (Matryoshka2dLoss.py:117-132), divides by the layer and trains the teacher.
+    `unit`: a Normalize is the model's last module.
+    """
     last, shallow = states[-1], states[l]
-    tasks = matryoshka(last, [k_last], loss) + matryoshka(shallow, [k_shallow], loss) / l
-    return tasks + T * kl(last / T, shallow / T) if T > 0 else tasks
+    tasks = matryoshka(last, [k_last], loss)
+    tasks = tasks + matryoshka(shallow, [k_shallow], loss) / (l if older else 1)
+    if unit:
+        last, shallow = norm(last), norm(shallow)
+    return tasks + T * kl((last if older else last.detach()) / T, shallow / T)
 
 
 # 4. Starbucks

@@ -42,7 +42,9 @@ class Variant:
     full_dim: bool = option(False, "Train shallow layers at full width too.")
     staircase: bool = option(False, "Train one dim per layer, both growing, instead of a grid.")
     embeddings: bool = option(
-        False, "Count the shallow layers from 0 to L - 2, as public code does, not 1 to L - 1."
+        False,
+        "Count the shallow layers from 0 to L - 2, as AnglE does, not 1 to L - 1; with draw=exit "
+        "from 0 to L - 1, as sentence-transformers does.",
     )
     draw: Draw = option(
         "none", "Draw for each batch: one shallow layer and one prefix, or a prefix per exit."
@@ -64,6 +66,9 @@ class Variant:
     joint_batch: bool = option(False, "Align queries and documents as one batch.")
     align_width: AlignWidth = option(
         "cut", "What align=embedding compares: the dims of each cut, or all dims of its layer."
+    )
+    align_output: bool = option(
+        False, "Align vectors as the model gives them: of length one if its last module says so."
     )
     align_temperature: float = option(1.0, "Divides the dims inside the softmax.", above=0)
     align_reduction: AlignReduction = option(
@@ -161,14 +166,15 @@ VARIANTS = {
             shallow=True,
             prefixes="many",
             full_dim=True,
+            embeddings=True,
             draw="exit",
             align="embedding",
             add_mse=False,
-            detach=False,
             joint_batch=True,
             align_width="full",
+            align_output=True,
             align_temperature=0.3,
-            weights="inverse",
+            weights="uniform",
             align_by_layer=False,
             align_weight=0.3,
         ),

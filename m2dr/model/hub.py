@@ -185,6 +185,11 @@ def behind_pooling(folder: Path, similarity: str = "dot") -> list[ListedModule]:
     return found
 
 
+def normalizes(folder: Path) -> bool:
+    """Return whether sentence-transformers gives vectors of length one for a folder."""
+    return any(row.kind == "Normalize" for row in listed_modules(folder)[-1:])
+
+
 def transformer_folder(folder: Path) -> Path:
     """Return the folder of config, weights and tokenizer: `folder` itself but in old layouts."""
     listed = listed_modules(folder)

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, Similarity
@@ -46,6 +47,7 @@ class Setting:
     loss_weights: LossWeights = (1.0, 1.0, 1.0)
     candidates: Candidates = "second"  # of the in-batch part of loss angle
     variant: Variant = VARIANTS["plain"]  # its choices for alignment
+    unit_output: bool = False  # whether embeddings are aligned as vectors of length one
     learned: tuple[int, ...] = ()  # layers whose weight is learned
     relations_temperature: float = 1.0  # of token relations, which are products over √H
     relations_self: bool = True  # whether the pooled token attends to itself
@@ -285,8 +287,10 @@ class _StepLosses:
         queries, documents = self._by_layer
         side, place = kind.split()[1], self.chosen.layers.index(layer)
         if side == "texts":
-            return torch.cat([queries[place], documents[place]])
-        return (queries if side == "queries" else documents)[place]
+            vectors = torch.cat([queries[place], documents[place]])
+        else:
+            vectors = (queries if side == "queries" else documents)[place]
+        return normalize(vectors, dim=-1) if self.setting.unit_output else vectors
 
     @cached_property
     def _by_layer(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

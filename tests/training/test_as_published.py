@@ -64,7 +64,7 @@ def objective_of(name: str, texts: Texts, faithful: bool = True, **changes: obje
     variant = replace(VARIANTS[name], **{**published, **changes})
     choices = possible_steps(
         variant,
-        layers or (range(L - 1) if variant.embeddings else SHALLOW),
+        layers or (range(L - (variant.draw != "exit")) if variant.embeddings else SHALLOW),
         settings.pop("dims", (DIM,) if variant.prefixes == "one" else DIMS),
         WHOLE,
         STAIRS if variant.staircase else (),
@@ -80,7 +80,9 @@ def objective_of(name: str, texts: Texts, faithful: bool = True, **changes: obje
     return Objective(choices, WHOLE, setting)
 
 
-SETTINGS = ("dims", "similarity", "temperature", "loss", "loss_weights", "candidates")
+SETTINGS = (
+    *("dims", "similarity", "temperature", "loss", "loss_weights", "candidates", "unit_output"),
+)
 
 
 def agree(objective: Objective, texts: Texts, expected: Tensor, choice: int = 0) -> None:
@@ -277,14 +279,21 @@ def test_matryoshka() -> None:
     agree(objective_of("mrl", texts), texts, expected)
 
 
-def test_two_dimensional_matryoshka_of_sentence_transformers() -> None:
+OLDER = {"embeddings": False, "weights": "inverse", "detach": False}
+
+
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("older", [False, True])
+def test_two_dimensional_matryoshka_of_sentence_transformers(older: bool, unit: bool) -> None:
     texts = Texts(negatives=1)
-    objective = objective_of("2dmse-st", texts)
-    drawn = list(product(SHALLOW, (*DIMS, H), (*DIMS, H)))
+    objective = objective_of("2dmse-st", texts, unit_output=unit, **OLDER if older else {})
+    drawn = list(product(SHALLOW if older else range(L), (*DIMS, H), (*DIMS, H)))
     assert len(objective.choices) == len(drawn)
 
     for choice, (layer, below, above) in enumerate(drawn):
-        expected = public.matryoshka_2d(texts.states, layer, above, below, texts.mnr)
+        expected = public.matryoshka_2d(
+            texts.states, layer, above, below, texts.mnr, older=older, unit=unit
+        )
         agree(objective, texts, expected, choice)
 
 

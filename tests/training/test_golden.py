@@ -21,6 +21,7 @@ ROWS = {
     **{name: (f"variant={name}",) for name in VARIANTS},
     **{f"{name} faithful": (f"variant={name}", "faithful=true") for name in FAITHFUL},
     "full-dim undivided": ("variant=full-dim", "align_reduction=mean"),
+    "2dmse-st older": ("variant=2dmse-st", "embeddings=false", "weights=inverse", "detach=false"),
     "dims dynamic": ("variant=dims", "weights=dynamic"),
     "ese angle": ("variant=ese", "loss=angle", "negatives=1"),
 }

@@ -12,7 +12,7 @@ from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
 from m2dr.evaluation.grid import aligned
 from m2dr.model.backbones import attend, default_pooling, read_config
 from m2dr.model.checkpoint import Model
-from m2dr.model.hub import revision_of
+from m2dr.model.hub import normalizes, revision_of
 from m2dr.model.st_folder import TEMPERATURE, reshaping_module
 from m2dr.tasks.models import default_dims
 from m2dr.tasks.training.run_folder import open_backbone
@@ -104,7 +104,8 @@ def recipe_of(
     related = tuple(dim for dim in dims if dim >= SHORTEST_RELATED) if variant.sia else ()
     if variant.sia and not related:
         raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
-    named = layers or (range(last - 1) if variant.embeddings else range(1, last))
+    first = 0 if variant.embeddings else 1
+    named = layers or range(first, first + last - 1 if variant.draw != "exit" else last)
     shallow = tuple(layer for layer in named if layer < last)
     pairs, needed = kind != "documents", [cut.layer for cut in path]
     choices = possible_steps(variant, shallow, dims, full, stairs, pairs, needed)
@@ -119,6 +120,7 @@ def recipe_of(
         loss_weights=cast(LossWeights, settings.loss_weights),
         candidates=settings.candidates or ("all" if settings.faithful else "second"),
         variant=variant,
+        unit_output=variant.align_output and normalizes(opened.folder),
         learned=shallow if variant.weights == "dynamic" else (),
         relations_temperature=settings.relations_temperature,
         relations_self=settings.relations_self,
@@ -320,7 +322,7 @@ def no_effect(settings: TrainSettings, recipe: Recipe) -> str:
         ("add_mse align_reduction align_weight align_by_layer", variant.align != "none"),
         ("compress", variant.align == "pca"),
         ("detach align_width", variant.align == "embedding"),
-        ("align_temperature joint_batch", variant.align in ("pca", "embedding")),
+        ("align_temperature align_output joint_batch", variant.align in ("pca", "embedding")),
         ("relations_temperature relations_self", variant.sia),
         ("chain_temperature full_checkpoints", variant.pic),
         ("loss_weights candidates", setting.loss == "angle"),
