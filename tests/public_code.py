@@ -6,6 +6,7 @@
 | R | ielab/2DMSE-Reproduce@c7467c2; V1, V2 = its dense_2d_matryoshka.py and ..._v2.py |
 | T | UKPLab/sentence-transformers@85ec6455, sentence_transformers/losses |
 | S | ielab/Starbucks@2a3b24f |
+| M | codefuse-ai/CodeFuse-Embeddings@f0abe7c, ML-Embed |
 
 Rows are texts, `states[l]` is the pooled state after l blocks (0 = embeddings), `x[:, :k]` the
 first k coordinates, a `loss` maps a pooled batch to a scalar. Only what says detached is.
@@ -395,3 +396,28 @@ def smae_loss(mlm: Sequence[Tensor], mae: Sequence[Tensor]) -> Tensor:
     """The mean over cuts of (MLM + MAE) / 2, S (smae/modeling.py:96-171)."""
     terms = [(a + b) / 2 for a, b in zip(mlm, mae, strict=True)]
     return add(terms) / len(terms)
+
+
+# 5. ML-Embed
+
+
+def ml_embed(
+    q_states: States, d_states: States, layers: Sequence[int], K: Sequence[int], tau: float
+) -> Tensor:
+    """Two cross entropies of cosines at each exit and prefix, M (utils.py:74-171, 229-260).
+
+    Passages are grouped by query, the positive first. The first is over all positives, the second
+    over a query's own passages; K has the full width, and the mean is over exits.
+    """
+    totals = []
+    for l in layers:
+        q, d = q_states[l], d_states[l]
+        own = len(d) // len(q)
+        for rank, k in enumerate(sorted(K, reverse=True), start=1):
+            rows = []
+            for i, query in enumerate(norm(q[:, :k])):
+                logits = norm(d[:, :k]) @ query / tau
+                group = logits[i * own : (i + 1) * own]
+                rows.append(-ln_softmax(logits[::own])[i] - ln_softmax(group)[0])
+            totals.append(add(rows) / len(rows) / (rank * sqrt(max(K) / k)))
+    return add(totals) / len(layers)

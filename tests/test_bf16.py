@@ -147,6 +147,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ese": ("t5", {"loss": "angle", "weights": "dynamic", "gradient_cache": 64}),
     "2dmse-st": ("gemma2", {"lora_rank": 2, "negatives": 1}),
     "starbucks-sts": ("nomic_bert", {"gradient_cache": 64}),
+    "ml-embed": ("bert", {"gradient_cache": 64, "negatives": 1}),
     "mipic": ("gte", {"gradient_cache": 64, "pooling": "cls"}),
     "elastic": (
         "gemma3_text",

@@ -183,7 +183,8 @@ def make_shape(folder: Path, layers: int, width: int) -> Path:
     from safetensors.torch import save_file
 
     shape = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": 48}
-    hf.BertConfig(vocab_size=64, num_attention_heads=4, **shape).save_pretrained(folder)
+    long = {"max_position_embeddings": 1024}
+    hf.BertConfig(vocab_size=64, num_attention_heads=4, **long, **shape).save_pretrained(folder)
     save_file({"nothing": torch.zeros(1)}, folder / "model.safetensors")
     return folder
 

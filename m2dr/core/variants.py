@@ -13,8 +13,10 @@ Compression = Literal[
     "dependencies", "text-dependencies", "randomised", "embeddings", "max-k", "none"
 ]
 Weights = Literal[
-    "log", "log-position", "log-position-mean", "inverse", "uniform", "linear", "dynamic"
+    "log", "log-position", "log-position-mean", "inverse", "uniform", "linear", "dynamic", "mean"
 ]
+PrefixWeights = Literal["uniform", "root-rank"]
+LayerChoice = Literal["all", "sparse"]
 Draw = Literal["none", "step", "exit"]
 AlignWidth = Literal["cut", "full"]
 AlignReduction = Literal["mean", "batch"]
@@ -38,6 +40,9 @@ class Variant:
     # Which cuts are trained to retrieve.
     whole: bool = option(True, "Train the full model: the last layer at full width.")
     shallow: bool = option(False, "Train the layers below the last one.")
+    layer_choice: LayerChoice = option(
+        "all", "Shallow layers where none is named: all, or 1, 2, 4, 8, 16, 24, 32 and so on."
+    )
     prefixes: Prefixes = option("none", "Train no prefix, one short prefix, or all of them.")
     full_dim: bool = option(False, "Train shallow layers at full width too.")
     staircase: bool = option(False, "Train one dim per layer, both growing, instead of a grid.")
@@ -50,6 +55,9 @@ class Variant:
         "none", "Draw for each batch: one shallow layer and one prefix, or a prefix per exit."
     )
     single_cut: bool = False  # cut the backbone first and train that one cut, nothing else
+    own_softmax: bool = option(
+        False, "A query's own negatives are in a softmax of their own, not in that of the batch."
+    )
     documents: DocumentLayer = option("same", "Layer of the documents for a shallow query.")
 
     # What a cut imitates.
@@ -77,6 +85,9 @@ class Variant:
 
     # Weights of the terms.
     weights: Weights = option("log", "Weight of layer l below the last, L; docs/recipes.md.")
+    prefix_weights: PrefixWeights = option(
+        "uniform", "Weight of dim k: 1, or the root of k / H over its rank, the full width first."
+    )
     align_by_layer: bool = option(True, "Apply the weights of layers to alignment too.")
     average: bool = option(False, "Average over the cuts below the full model instead of summing.")
     share: float = option(1.0, "Weight of retrieval at the cuts below the full model.")
@@ -197,6 +208,17 @@ VARIANTS = {
             alpha=0.4,
             sia=True,
             pic=True,
+        ),
+        Variant(
+            "ml-embed",
+            "Layers 1, 2, 4, 8, 16, … at every prefix; own negatives in a softmax of their own.",
+            shallow=True,
+            layer_choice="sparse",
+            prefixes="many",
+            full_dim=True,
+            own_softmax=True,
+            weights="mean",
+            prefix_weights="root-rank",
         ),
         Variant(
             "elastic",

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from m2dr.core.variants import Compression
-from m2dr.training.scores import TINY
+from m2dr.training.scores import TINY, own_scores
 
 
 def contrastive(scores: Tensor, excluded: Tensor, temperature: float) -> Tensor:
@@ -29,6 +29,27 @@ def contrastive(scores: Tensor, excluded: Tensor, temperature: float) -> Tensor:
         [...] nats per query; log N when the scores say nothing and nothing is excluded.
     """
     return _cross_entropies(scores, excluded, temperature).mean(dim=-1)
+
+
+def contrastive_apart(scores: Tensor, excluded: Tensor, temperature: float) -> Tensor:
+    """Return `contrastive` among the positives of the batch, plus that among own documents.
+
+    A query's negatives count in a softmax of their own, beside its positive (ML-Embed, its code).
+
+    Args:
+        scores: [..., B, N] as `contrastive`; behind the B positives the negatives of each query.
+        excluded: [B, N].
+        temperature: divides the scores.
+
+    Returns:
+        [...] nats per query; the first part alone where a query has no negatives.
+    """
+    count = len(excluded)
+    among = contrastive(scores[..., :count], excluded[:, :count], temperature)
+    negatives = scores.shape[-1] // count - 1
+    own = own_scores(scores, negatives) / temperature
+    own = own.masked_fill(own_scores(excluded, negatives), -torch.inf)
+    return among + (own.logsumexp(dim=-1) - own[..., 0]).mean(dim=-1)
 
 
 def imitation(student: Tensor, teacher: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from m2dr.training.losses import (
     compressed_all,
     compressed_randomised,
     contrastive,
+    contrastive_apart,
     cosent,
     imitation,
     in_batch,
@@ -352,7 +353,8 @@ def base_losses(batch: ScoredBatch, setting: Setting) -> Tensor:
 
     def ranked() -> Tensor:
         if positive is None:
-            return contrastive(scores, excluded, temperature)
+            loss = contrastive_apart if setting.variant.own_softmax else contrastive
+            return loss(scores, excluded, temperature)
         return in_batch(scores, excluded, positive, temperature)
 
     if setting.loss in ("contrastive", "mnr", "simcse"):

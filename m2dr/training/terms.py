@@ -1,10 +1,10 @@
 """Variant to terms: what each cut is trained for, and with what weight."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import log
+from math import log, sqrt
 from typing import Literal, cast
 
 from m2dr.core.errors import UserError
@@ -105,9 +105,16 @@ def possible_steps(
     needed = (*more_layers, full.layer) if last else tuple(more_layers)
     shallow = sorted({cut.layer for cut in stairs} if variant.staircase else set(layers))
     places = {layer: place for place, layer in enumerate(shallow, start=1)}
+    dim_weights = _dim_weights(variant, {full.dim, *dims, *(cut.dim for cut in stairs)})
+
+    def all_terms(drawn: _Drawn) -> tuple[Term, ...]:
+        some, short, steps = drawn
+        found = terms(variant, some, short, full, steps, places)
+        return tuple(replace(t, weight=t.weight * dim_weights[t.cut.dim]) for t in found)
+
     found = tuple(
-        StepTerms(terms(variant, some, short, full, steps, places), last, needed)
-        for some, short, steps in _draws(variant, layers, dims, full, stairs)
+        StepTerms(all_terms(drawn), last, needed)
+        for drawn in _draws(variant, layers, dims, full, stairs)
     )
     if not all(any(cut.layer for cut in step.cuts) for step in found):
         raise UserError(f"Variant {variant.name}, as it is set, trains no cut to retrieve.")
@@ -194,7 +201,8 @@ def terms(
     below = sorted({cut.layer for cut in cuts} - {full.layer})
     places = places or {layer: place for place, layer in enumerate(below, start=1)}
     weights = {cut.layer: layer_weight(variant, cut.layer, full.layer, places) for cut in cuts}
-    found = [Term(full, "retrieve", variant.alpha)] if full_too else []
+    whole = variant.alpha * layer_weight(variant, full.layer, full.layer, places)
+    found = [Term(full, "retrieve", whole)] if full_too else []
     found += [
         Term(cut, "retrieve", each * variant.alpha * variant.share * weights[cut.layer])
         for cut in cuts
@@ -214,12 +222,13 @@ def terms(
 def layer_weight(
     variant: Variant, layer: int, last: int, places: Mapping[int, int] | None = None
 ) -> float:
-    """Return the weight of layer l; that of the last one, L, is always 1.
+    """Return the weight of layer l; that of the last one, L, is 1 unless all have the same.
 
     log: 1 / (1 + ln l) (Wang et al. 2024, eq. 8; ESE, eq. 2). log-position: the same of the place
     among the shallow layers that are trained, as in public code; log-position-mean: divided by
     their number too. inverse: 1 / l (sentence-transformers). linear: falls evenly from 1 at the
     first layer to 2 / L at the one before the last. dynamic: 1; the Objective learns a factor.
+    mean: 1 over the number of layers that are trained, L among them.
 
     Args:
         variant: the recipe.
@@ -227,9 +236,12 @@ def layer_weight(
         last: L.
         places: the place of each shallow layer, from 1; by default that of layers 1, 2 and so on.
     """
+    if places is None:
+        places = {number: number for number in range(1, last)}
+    if variant.weights == "mean":
+        return 1 / (len(places) + 1)
     if layer == last:
         return 1.0
-    places = places or {number: number for number in range(1, last)}
     if variant.weights.startswith("log-position"):
         share = len(places) if variant.weights == "log-position-mean" else 1
         return 1 / (1 + log(places.get(layer, layer))) / share
@@ -239,6 +251,14 @@ def layer_weight(
         layer = 1
     table = {"log": 1 / (1 + log(layer)), "inverse": 1 / layer, "linear": 1 - (layer - 1) / last}
     return table[variant.weights]
+
+
+def _dim_weights(variant: Variant, dims: Collection[int]) -> dict[int, float]:
+    """Return the weight of each trained dim; root-rank: √(k / H) / rank (ML-Embed, its code)."""
+    ranked = sorted(dims, reverse=True)
+    if variant.prefix_weights == "uniform":
+        return dict.fromkeys(ranked, 1.0)
+    return {dim: sqrt(dim / ranked[0]) / rank for rank, dim in enumerate(ranked, start=1)}
 
 
 def _draws(

@@ -28,6 +28,7 @@ SHAPES = {
     "huawei-noah/TinyBERT_General_6L_768D": (6, 768),
     "BAAI/bge-m3": (24, 1024),
     "Qwen/Qwen3-Embedding-0.6B": (28, 1024),
+    "Qwen/Qwen3-0.6B": (28, 1024),
 }  # layers and width
 KINDS: dict[str, Kind] = {"nli": "scored pairs", "mipic": "sentences"}
 Shape = Callable[[tuple[int, int]], str]

@@ -254,6 +254,16 @@ def test_starbucks() -> None:
     agree(objective, texts, expected)
 
 
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_ml_embed(negatives: int) -> None:
+    texts = Texts(negatives=negatives)
+    both = dict(enumerate(texts.q)), dict(enumerate(texts.by_group()))
+
+    expected = public.ml_embed(*both, [*SHALLOW, L], [*DIMS, H], TAU)
+
+    agree(objective_of("ml-embed", texts), texts, expected)
+
+
 @KINDS
 def test_starbucks_on_sentences(kind: Mapping[str, Any]) -> None:
     texts = Texts(**kind)

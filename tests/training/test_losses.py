@@ -17,6 +17,7 @@ from m2dr.training.losses import (
     compressed,
     compressed_all,
     compressed_randomised,
+    contrastive_apart,
     cosent,
     in_batch,
 )
@@ -42,6 +43,24 @@ def agree(ours: Tensor, theirs: Tensor, *leaves: Tensor) -> None:
     expected = torch.autograd.grad(theirs.sum(), leaves)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+
+
+def test_own_negatives_have_a_softmax_of_their_own_without_those_that_are_excluded() -> None:
+    queries, scores, excluded = 3, draw(2, 3, 9), torch.zeros(3, 9, dtype=torch.bool)
+    excluded[0, 1] = excluded[1, 6] = excluded[2, 0] = True  # 6: of the second query's own two
+    own = ([0, 3, 4], [1, 5], [2, 7, 8])
+    positives = ([0, 2], [0, 1, 2], [1, 2])
+    expected = [
+        sum(
+            rows[b, columns].div(TAU).exp().sum().log() - rows[b, b] / TAU
+            for b in range(queries)
+            for columns in (positives[b], own[b])
+        )
+        / queries
+        for rows in scores
+    ]
+
+    agree(contrastive_apart(scores, excluded, TAU), torch.stack(expected), scores)
 
 
 def test_similarities_in_half_precision_far_apart_stay_finite() -> None:

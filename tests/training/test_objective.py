@@ -187,10 +187,10 @@ def test_shallow_layers_never_count_more_than_those_before_them_and_the_last_one
 
     found = [layer_weight(variant, layer, last) for layer in range(1, last + 1)]
 
-    assert found[-1] == 1
+    assert found[-1] == (1 / last if weights == "mean" else 1)
     assert found[:-1] == sorted(found[:-1], reverse=True)
     assert all(0 < weight <= 1 for weight in found)
-    if weights != "log-position-mean":
+    if weights not in ("log-position-mean", "mean"):
         assert found[0] == 1
 
 

@@ -105,7 +105,10 @@ def recipe_of(
     if variant.sia and not related:
         raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
     first = 0 if variant.embeddings else 1
-    named = layers or range(first, first + last - 1 if variant.draw != "exit" else last)
+    usual = [*range(first, first + last - 1 if variant.draw != "exit" else last)]
+    if variant.layer_choice == "sparse":
+        usual = [layer for layer in usual if layer in (1, 2, 4) or layer % 8 == 0]
+    named = layers or usual
     shallow = tuple(layer for layer in named if layer < last)
     pairs, needed = kind != "documents", [cut.layer for cut in path]
     choices = possible_steps(variant, shallow, dims, full, stairs, pairs, needed)
@@ -317,7 +320,7 @@ def no_effect(settings: TrainSettings, recipe: Recipe) -> str:
         ("dims", variant.prefixes != "none"),
         ("checkpoints", variant.staircase or variant.sia or variant.pic),
         ("documents", shallow or variant.pic),
-        ("weights exit_head full_dim embeddings", shallow),
+        ("weights exit_head full_dim embeddings layer_choice", shallow),
         ("teacher", variant.align == "score"),
         ("add_mse align_reduction align_weight align_by_layer", variant.align != "none"),
         ("compress", variant.align == "pca"),
