@@ -7,6 +7,7 @@
 | T | UKPLab/sentence-transformers@85ec6455, sentence_transformers/losses |
 | S | ielab/Starbucks@2a3b24f |
 | M | codefuse-ai/CodeFuse-Embeddings@f0abe7c, ML-Embed |
+| N | duncan-nguyen/embedding-mrl@e210789, notebooks/MIPIC: authorship unproven |
 
 Rows are texts, `states[l]` is the pooled state after l blocks (0 = embeddings), `x[:, :k]` the
 first k coordinates, a `loss` maps a pooled batch to a scalar. Only what says detached is.
@@ -421,3 +422,43 @@ def ml_embed(
                 rows.append(-ln_softmax(logits[::own])[i] - ln_softmax(group)[0])
             totals.append(add(rows) / len(rows) / (rank * sqrt(max(K) / k)))
     return add(totals) / len(layers)
+
+
+# 6. MIPIC, as notebooks have it
+
+
+def cka(x: Tensor, y: Tensor) -> Tensor:
+    """The linear CKA of the rows of two matrices, N (CKALoss)."""
+    x, y = x - x.mean(dim=0), y - y.mean(dim=0)
+    scale = (x.T @ x).square().sum().sqrt() * (y.T @ y).square().sum().sqrt()
+    return (x.T @ y).square().sum() / scale
+
+
+def mipic_relations(
+    layers: Sequence[Tensor], order: Sequence[Sequence[int]], K: Sequence[int]
+) -> Tensor:
+    """Mean 1 - CKA of one text, both sides attached; the attention divergence is set to 0, N.
+
+    `layers` are the states [m, H] of its tokens, `order` the tokens of each, best first. The
+    notebooks order them for each prefix by an attention of drawn maps that nothing trains.
+    """
+    losses = []
+    for states, best in zip(layers, order, strict=True):
+        for k in K:
+            kept = best[: max(8, int(k / states.shape[1] * 64))]
+            losses.append(1 - cka(states[kept, :k], states[kept]))
+    return add(losses) / len(losses)
+
+
+def mipic_chain(
+    views: Sequence[Tensor], cuts: Sequence[int], projectors: Sequence[Loss], tau: float
+) -> Tensor:
+    """Mean over links of the cross entropy of cosines to a detached target, N.
+
+    `views` are the first tokens [B, H] at the layer of each checkpoint, `cuts` their dims.
+    """
+    links = []
+    for i, project in enumerate(projectors):
+        source, target = project(views[i][:, : cuts[i]]), views[i + 1][:, : cuts[i + 1]].detach()
+        links.append(triples_part(source, target, None, 1 / tau))
+    return add(links) / len(links)

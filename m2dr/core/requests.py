@@ -717,6 +717,7 @@ class ClassificationRequest(TaskRequest):
     samples: int = option(8, "Training texts per label, with --protocol mteb.", least=1)
     experiments: int = option(10, "Classifiers to fit, with --protocol mteb.", least=1)
     iterations: int = option(100, "Iterations of a fit, at most.", least=1)
+    raw: bool = option(False, "Classify prefixes as they are, not of length one.")
     seed: int = option(42, "Seed of the drawn training texts.", most=2**32 - 1)
 
 

@@ -68,7 +68,9 @@ class RunSettings:
         "Peak learning rate of what begins untrained: exit heads, projectors, weights.",
         above=0,
     )
-    schedule: Literal["linear", "cosine"] = option("linear", "Decay of the learning rate.")
+    schedule: Literal["linear", "cosine", "constant"] = option(
+        "linear", "Decay of the learning rate after the warm-up; constant: none."
+    )
     warmup: float = option(0.1, "Share of the steps in which the learning rate rises.", most=1)
     weight_decay: float = option(0.01, "Weight decay of AdamW; norms and biases have none.")
     max_grad_norm: float = option(1.0, "Norm to which gradients are clipped.")
@@ -162,6 +164,9 @@ class TrainSettings(RunSettings):
         "Temperature of MIPIC's token relations, which are products over the root of the width; "
         "0.05 as published.",
         above=0,
+    )
+    relations_layers: tuple[int, ...] = option(
+        (), "Layers of MIPIC's token relations; those of its chain by default.", least=1
     )
     relations_self: bool = option(
         True, "Count the pooled token, such as [CLS], among the tokens that it attends to (MIPIC)."

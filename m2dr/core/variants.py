@@ -24,6 +24,7 @@ ExitHead = Literal["none", "linear", "fitted"]
 Loss = Literal["contrastive", "mnr", "simcse", "cosent", "angle"]
 Candidates = Literal["second", "all"]
 Distill = Literal["none", "margin-mse", "kl"]
+Mipic = Literal["paper", "code"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,14 @@ class Variant:
     # Token relations (SIA) and the chain of checkpoints (PIC) of MIPIC.
     sia: bool = option(False, "Train prefixes to keep the relations of a text's tokens (MIPIC).")
     pic: bool = option(False, "Train a chain of growing checkpoints (MIPIC).")
+    sia_weight: float = option(1.0, "Weight of the token relations beside the chain.")
+    pic_weight: float = option(1.0, "Weight of the chain beside the token relations.")
+    relations: Mipic = option(
+        "paper", "Attention and CKA, the full width detached; code: the mean CKA, both trained."
+    )
+    chain: Mipic = option(
+        "paper", "GELU, both ends trained; code: ReLU, the deeper end detached, a mean over links."
+    )
     full_checkpoints: bool = option(False, "Give every checkpoint of the chain the full width.")
 
     # What maps a shallow state to its embedding.
@@ -256,6 +265,13 @@ FAITHFUL: dict[str, dict[str, Any]] = {
     "dims": _TEVATRON,
     "fixed-doc": _TEVATRON,
     "score": {"weights": "log-position", "align_reduction": "batch"},
+    "mipic": {  # notebooks that are published as MIPIC's; nobody vouches for it
+        "alpha": 0.6,
+        "sia_weight": 0.4,
+        "pic_weight": 0.2,
+        "relations": "code",
+        "chain": "code",
+    },
     "ese": {  # AnglE
         "whole": True,
         "embeddings": True,

@@ -29,6 +29,7 @@ PUBLISHED = {
     (24, 1024): (1, 4, 7, 11, 15, 19, 24),
     (28, 1024): (2, 6, 12, 16, 20, 24, 28),
 }
+MOST_TOKENS = 64  # of public code, at full width
 LEAST_TOKENS = 8  # tokens kept of a text that has them, however short the prefix (MIPIC, A.5)
 FIRST, LAST = Fraction("0.2"), Fraction("0.7")  # shares of the shortest and the longest prefix
 _NOISE = 8  # rounding errors of a mean and a difference, in units of the last place
@@ -62,25 +63,28 @@ def full_width(checkpoints: Sequence[Cut]) -> tuple[Cut, ...]:
 class Chain(nn.Module):
     """PIC: the vector of a checkpoint predicts that of the next one among all texts of the batch.
 
-    Both checkpoints of a link get gradient (eq. 16). Projectors are used in training alone.
+    Both checkpoints of a link get gradient (eq. 16), of public code the first alone. Projectors are
+    used in training alone.
     """
 
-    def __init__(self, checkpoints: Sequence[Cut], temperature: float) -> None:
+    def __init__(self, checkpoints: Sequence[Cut], temperature: float, code: bool = False) -> None:
         """Create the projectors, always the same; torch's global generator is left as it was.
 
         Args:
             checkpoints: deeper and deeper, and never shorter than the one before.
             temperature: divides the cosines.
+            code: the chain of public notebooks: ReLU, the target detached, the mean over links.
         """
         super().__init__()
         self.checkpoints, self.temperature = tuple(checkpoints), temperature
+        self.code = code
         generator = torch.Generator().manual_seed(PROJECTOR_SEED)
         self.projectors = nn.ModuleList(
-            _projector(a.dim, b.dim, generator) for a, b in pairwise(self.checkpoints)
+            _projector(a.dim, b.dim, generator, code) for a, b in pairwise(self.checkpoints)
         )
 
     def forward(self, vectors: Mapping[int, Tensor], excluded: Tensor | None = None) -> Tensor:
-        """Return the sum of the losses of all links (eq. 17).
+        """Return the sum of the losses of all links (eq. 17); of public code their mean.
 
         Args:
             vectors: by layer, for each layer of the checkpoints, the pooled states [N, H] of the
@@ -99,19 +103,22 @@ class Chain(nn.Module):
         with torch.autocast(ends[0].device.type, enabled=False):
             ends = [end if end.dtype == torch.float64 else end.float() for end in ends]
             for projector, (here, there) in zip(self.projectors, pairwise(ends), strict=True):
+                there = there.detach() if self.code else there
                 cosines = normalize(projector(here), dim=-1) @ normalize(there, dim=-1).mT
                 total = total + contrastive(cosines, excluded, self.temperature)
-        return total
+        return total / len(self.projectors) if self.code else total
 
 
-def _projector(here: int, there: int, generator: torch.Generator) -> nn.Sequential:
-    """Return two linear maps with a GELU between them: [N, here] to [N, there]."""
-    maps = [nn.Linear(here, dim, device="meta").to_empty(device="cpu") for dim in (here, there)]
+def _projector(here: int, there: int, generator: torch.Generator, code: bool) -> nn.Sequential:
+    """Return two linear maps with a GELU, or a ReLU, between them: [N, here] to [N, there]."""
+    middle = max(here, there) // 2 if code else here
+    sizes = pairwise((here, middle, there))
+    maps = [nn.Linear(*size, device="meta").to_empty(device="cpu") for size in sizes]
     for linear in maps:  # created on meta, where nn.Linear draws nothing
-        bound = here**-0.5  # as nn.Linear draws them
+        bound = linear.in_features**-0.5  # as nn.Linear draws them
         nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
         nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
-    return nn.Sequential(maps[0], nn.GELU(), maps[1])
+    return nn.Sequential(maps[0], nn.ReLU() if code else nn.GELU(), maps[1])
 
 
 def shares_of(count: int) -> tuple[float, ...]:
@@ -144,6 +151,7 @@ class TokenRelations(nn.Module):
         shares: Sequence[float],
         anchor: Anchor = "cls",
         itself: bool = True,
+        code: bool = False,
     ) -> None:
         """Create the up-projections.
 
@@ -156,13 +164,17 @@ class TokenRelations(nn.Module):
             anchor: the model's pooling, which gives the vector of a text.
             itself: whether a pooled token is among the tokens that it attends to; a text of one
                 token attends to it anyway.
+            code: as in public notebooks: CKA alone, the full width trained too, on max(8, 64 d / H)
+                tokens, and the mean over layers and prefixes.
         """
         super().__init__()
         self.layers, self.dims, self.width = tuple(layers), tuple(dims), width
         self.itself = itself or anchor == "mean"
         self.temperature, self.shares, self.anchor = temperature, tuple(shares), anchor
+        self.code = code
         # All P_i [d_i, H], stacked: [S, H].
-        self.projections = nn.Parameter(torch.cat([torch.eye(dim, width) for dim in dims]))
+        start = torch.cat([torch.eye(dim, width) for dim in dims])
+        self.projections = None if code else nn.Parameter(start)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
         """Return the loss of each text, to be summed over layers and averaged over texts.
@@ -183,9 +195,11 @@ class TokenRelations(nn.Module):
                 own.scatter_(1, _places(real, self.anchor)[:, None], value=True)
                 real = torch.where((real & ~own).any(dim=-1, keepdim=True), real & ~own, real)
             attention = self._attention(states, real, anchor)
-            divergence = _divergences(attention[:, :-1], attention[:, -1:], real)
             chosen, counts = self._most_attended(attention[:, -1], real)
-            alike = prefix_alignment(states, chosen, counts, self.dims)
+            alike = prefix_alignment(states, chosen, counts, self.dims, both=self.code)
+            if self.code:
+                return (1 - alike).mean(dim=-1) / len(self.layers)
+            divergence = _divergences(attention[:, :-1], attention[:, -1:], real)
             return (divergence + 1 - alike).sum(dim=-1)
 
     def _attention(self, states: Tensor, real: Tensor, anchor: Tensor) -> Tensor:
@@ -194,7 +208,10 @@ class TokenRelations(nn.Module):
         h_CLS · (P_iᵀ h[:d_i]) is (P_i h_CLS) · h[:d_i], so that no token is projected up. The short
         vectors, padded with zeros, and h_CLS itself are multiplied by all tokens in one product.
         """
-        short = torch.split(anchor @ self.projections.to(states.dtype).mT, list(self.dims), dim=-1)
+        short: tuple[Tensor, ...] = ()
+        if self.projections is not None:
+            mapped = anchor @ self.projections.to(states.dtype).mT
+            short = torch.split(mapped, list(self.dims), dim=-1)
         queries = [pad(vector, (0, self.width - vector.shape[-1])) for vector in short]
         scores = torch.stack([*queries, anchor], dim=1) @ states.mT  # [b, n + 1, T]
         scores = torch.cat([scores[:, :-1], scores[:, -1:].detach()], dim=1)
@@ -209,8 +226,11 @@ class TokenRelations(nn.Module):
         tokens = real.sum(dim=-1, keepdim=True)  # [b, 1]
         shares = torch.tensor(self.shares, dtype=torch.float64, device=real.device)
         wanted = (tokens * shares - 1e-9).ceil().clamp(min=LEAST_TOKENS)  # 29 / 70 of 70 are 29
-        counts = wanted.to(tokens.dtype).minimum(tokens)
         most = max(LEAST_TOKENS, ceil(real.shape[1] * self.shares[-1]))
+        if self.code:
+            fixed = [max(LEAST_TOKENS, MOST_TOKENS * dim // self.width) for dim in self.dims]
+            wanted, most = torch.tensor(fixed, device=real.device), fixed[-1]
+        counts = wanted.to(tokens.dtype).minimum(tokens)
         return teacher.argsort(dim=-1, descending=True, stable=True)[:, :most], counts
 
 
@@ -233,7 +253,9 @@ def _divergences(students: Tensor, teacher: Tensor, real: Tensor) -> Tensor:
     return (students.exp() * gap).sum(dim=-1)
 
 
-def prefix_alignment(states: Tensor, chosen: Tensor, counts: Tensor, dims: Sequence[int]) -> Tensor:
+def prefix_alignment(
+    states: Tensor, chosen: Tensor, counts: Tensor, dims: Sequence[int], both: bool = False
+) -> Tensor:
     """Return the linear CKA of each prefix with the full width (MIPIC, eq. 7 to 11).
 
     ‖hᵀH‖² / (‖hᵀh‖ ‖HᵀH‖) in Frobenius norms, with h the chosen tokens cut to a prefix, H the same
@@ -249,11 +271,12 @@ def prefix_alignment(states: Tensor, chosen: Tensor, counts: Tensor, dims: Seque
         chosen: [b, K] distinct tokens of each text, the most important first.
         counts: [b, n] how many of them each prefix is compared on, at least 1, never decreasing.
         dims: the n prefix lengths, increasing, below H.
+        both: the gradient goes to H too.
 
     Returns:
         [b, n] from 0 to 1.
     """
-    alike: Tensor = _PrefixAlignment.apply(states, chosen, counts, tuple(dims))  # type: ignore[no-untyped-call]  # torch does not annotate it
+    alike: Tensor = _PrefixAlignment.apply(states, chosen, counts, tuple(dims), both)  # type: ignore[no-untyped-call]  # torch does not annotate it
     return alike
 
 
@@ -267,33 +290,39 @@ class _PrefixAlignment(torch.autograd.Function):
         chosen: Tensor,
         counts: Tensor,
         dims: tuple[int, ...],
+        both: bool,
     ) -> Tensor:
         firsts = torch.arange(len(states), device=states.device) * states.shape[1]
         rows = (chosen + firsts[:, None]).flatten()
         tokens = states.flatten(0, 1).index_select(0, rows).view(*chosen.shape, -1)
         within = torch.arange(chosen.shape[1], device=states.device) < counts[..., None]
         within = within.to(states.dtype)  # [b, n, K], 1 for the tokens of a prefix
-        ctx.dims, ctx.shape = dims, states.shape
+        ctx.dims, ctx.shape, ctx.both = dims, states.shape, both
         least = _moved_to_their_mean(tokens, within[:, -1:])
-        alike, slopes = _compared(tokens, within, dims, least)
-        ctx.save_for_backward(rows, tokens, slopes)
+        alike, *slopes = _compared(tokens, within, dims, least, both)
+        ctx.save_for_backward(rows, tokens, *slopes)
         return alike
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, None, None, None]:  # as above
-        rows, tokens, slopes = ctx.saved_tensors
-        gradient = tokens.new_empty(*tokens.shape[:2], ctx.dims[-1])  # [b, K, longest d]
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, None, None, None, None]:  # as above
+        rows, tokens, slopes, *teacher_slopes = ctx.saved_tensors
+        dims = (*ctx.dims, tokens.shape[-1]) if ctx.both else ctx.dims
+        gradient = tokens.new_empty(*tokens.shape[:2], dims[-1])  # [b, K, longest d]
         with torch.autocast(tokens.device.type, enabled=False):
-            weighted = slopes * (2 * weights[..., None, None])  # twice: a token is on both sides
+            twice = 2 * weights[..., None, None]  # a token is on both sides
+            weighted = slopes * twice
+            if ctx.both:  # the full width is one more prefix
+                of_teacher = (teacher_slopes[0] * twice).sum(dim=1, keepdim=True)
+                weighted = torch.cat([weighted, of_teacher], dim=1)
             total = torch.zeros_like(weighted[:, 0])
             # A block of dims is in the products of every prefix that reaches it.
-            for i, (a, b) in reversed(list(enumerate(pairwise([0, *ctx.dims])))):
+            for i, (a, b) in reversed(list(enumerate(pairwise([0, *dims])))):
                 total += weighted[:, i]
                 gradient[..., a:b] = total @ tokens[..., a:b]
         states = tokens.new_zeros(ctx.shape)
-        states.flatten(0, 1)[:, : ctx.dims[-1]].index_copy_(0, rows, gradient.flatten(0, 1))
-        return states, None, None, None
+        states.flatten(0, 1)[:, : dims[-1]].index_copy_(0, rows, gradient.flatten(0, 1))
+        return states, None, None, None, None
 
 
 def _moved_to_their_mean(tokens: Tensor, within: Tensor) -> Tensor:
@@ -315,11 +344,12 @@ def _inverse_norms(relations: Tensor, least: Tensor) -> Tensor:
 
 
 def _compared(
-    tokens: Tensor, within: Tensor, dims: Sequence[int], least: Tensor
-) -> tuple[Tensor, Tensor]:
+    tokens: Tensor, within: Tensor, dims: Sequence[int], least: Tensor, both: bool
+) -> tuple[Tensor, ...]:
     """Return the CKA [b, n] from products of tokens, and its slope in each product: [b, n, K, K].
 
-    The products of a longer prefix are a running sum that starts with those of the shorter ones.
+    With `both` the slopes in the products at full width follow: [b, n, K, K]. The products of a
+    longer prefix are a running sum that starts with those of the shorter ones.
     """
     spans = pairwise([0, *dims, tokens.shape[-1]])
     blocks = [tokens[..., a:b] @ tokens[..., a:b].mT for a, b in spans]
@@ -328,8 +358,10 @@ def _compared(
     scale, teacher_scale = (_inverse_norms(side, least[:, None]) for side in (student, teacher))
     student, teacher = student.mul_(scale), teacher.mul_(teacher_scale)
     alike = (student * teacher).sum(dim=(-2, -1), keepdim=True)
-    slopes = (teacher - alike * student).mul_(scale)
-    return (alike + (teacher_scale == 0))[..., 0, 0], slopes
+    slopes = [(teacher - alike * student).mul_(scale)]
+    if both:
+        slopes.append((student - alike * teacher).mul_(teacher_scale))
+    return (alike + (teacher_scale == 0))[..., 0, 0], *slopes
 
 
 def _centred(products: Tensor, within: Tensor) -> Tensor:

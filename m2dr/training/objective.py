@@ -153,7 +153,8 @@ class Objective(nn.Module):
             own = [i for i, layer in enumerate(self.setting.learned) if layer in trained]
             extra_terms["log-variance"] = self.log_variances[own].sum()
         if self.chain is not None:
-            extra_terms["chain"] = self._extra * self.chain(*self._texts(chosen, batch))
+            weight = self._extra * self.setting.variant.pic_weight
+            extra_terms["chain"] = weight * self.chain(*self._texts(chosen, batch))
         total = torch.stack([weighted.sum(), *extra_terms.values()]).sum()
         parts |= {name: part.detach() for name, part in extra_terms.items()}
         if not torch.isfinite(total.detach()):
@@ -162,7 +163,7 @@ class Objective(nn.Module):
 
     def related(self, losses: Tensor) -> Tensor:
         """Return the weighted mean of the token relations of each text: [B] to []."""
-        return self._extra * losses.mean()
+        return self._extra * self.setting.variant.sia_weight * losses.mean()
 
     def _texts(
         self, chosen: StepTerms, batch: EncodedBatch

@@ -61,13 +61,14 @@ class Plan:
         """Return the arguments of transformers.Trainer."""
         settings, evaluate = self.settings, self.evaluate_steps > 0
         every = self.evaluate_steps if evaluate else settings.save_steps
+        constant = settings.schedule == "constant"
         arguments = transformers.TrainingArguments(
             output_dir=str(self.checkpoints),
             max_steps=self.steps,
             per_device_train_batch_size=self.batch,
             gradient_accumulation_steps=settings.accumulate,
             learning_rate=settings.learning_rate,
-            lr_scheduler_type=settings.schedule,
+            lr_scheduler_type="constant_with_warmup" if constant else settings.schedule,
             warmup_steps=round(settings.warmup * self.steps),
             weight_decay=settings.weight_decay,
             max_grad_norm=settings.max_grad_norm,

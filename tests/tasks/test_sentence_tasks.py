@@ -224,9 +224,11 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize(
+    ("similarity", "raw"), [("cosine", False), ("dot", False), ("cosine", True)]
+)
 def test_every_cut_is_learnt_from_its_own_vectors(
-    similarity: str, tiny_backbone: Path, classes: Path, tmp_path: Path
+    similarity: str, raw: bool, tiny_backbone: Path, classes: Path, tmp_path: Path
 ) -> None:
     from sklearn.linear_model import LogisticRegression
 
@@ -235,11 +237,14 @@ def test_every_cut_is_learnt_from_its_own_vectors(
     checkpoint.save(whole, tokenizer, replace(whole.card, similarity=similarity), model)
 
     report = evaluate_classification(
-        request(ClassificationRequest, model, tmp_path / "r", classes, protocol="full")
+        request(ClassificationRequest, model, tmp_path / "r", classes, protocol="full", raw=raw)
     )
 
     (grid,) = report.tasks[0]
     assert grid.heading("Accuracy") == "Accuracy on words test, 21 texts"
+    if raw:  # vectors of a model that compares by dot product are not of length one
+        model = tmp_path / "dot"
+        checkpoint.save(whole, tokenizer, replace(whole.card, similarity="dot"), model)
     rows = {
         split: [
             line.split("\t") for line in (classes / f"{split}.tsv").read_text().splitlines()[1:]

@@ -1,5 +1,6 @@
 """MIPIC's chain and token relations, compared with the equations of its paper text by text."""
 
+import public_code as public
 import pytest
 import torch
 from formulas import cka, token_relations
@@ -87,6 +88,23 @@ def test_published_encoders_have_their_published_checkpoints(
     assert [(cut.layer, cut.dim) for cut in checkpoints_of(layers, width)] == published
 
 
+def test_the_chain_of_notebooks() -> None:
+    chain, vectors = Chain(CUTS, 0.07, code=True).double(), batch()
+
+    loss = chain(vectors)
+
+    views = [vectors[cut.layer] for cut in CUTS]
+    expected = public.mipic_chain(views, [cut.dim for cut in CUTS], list(chain.projectors), 0.07)
+    leaves = [vectors[1], vectors[2], *chain.parameters()]
+    torch.testing.assert_close(loss, expected, atol=1e-8, rtol=1e-8)
+    ours, theirs = torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+    hidden = [(each[0].out_features, type(each[1])) for each in chain.projectors]
+    assert hidden == [(4, torch.nn.ReLU), (8, torch.nn.ReLU)]  # half of the wider end
+    assert torch.autograd.grad(chain(vectors), vectors[4], allow_unused=True) == (None,)
+
+
 # Token relations: equations 4 to 13
 
 
@@ -145,6 +163,29 @@ def test_loss_and_gradients_are_those_of_the_papers_equations(
     theirs = torch.autograd.grad((expected * weights).sum(), both)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+
+
+def test_the_relations_of_notebooks_train_both_sides() -> None:
+    layers, dims, lengths = (1, 2), (3, 8, 16), [70, 20, 9]
+    module = TokenRelations(layers, dims, H, TAU, shares_of(3), "cls", code=True).double()
+    states, mask = zip(*(ragged(lengths, seed) for seed in layers), strict=True)
+    weights = torch.linspace(0.5, 2.0, len(lengths), dtype=torch.float64)
+
+    losses = sum(module(each, mask[0]) for each in states)
+
+    def expected_of(text: int) -> Tensor:
+        tokens = [each[text, : lengths[text]] for each in states]
+        orders = [(each @ each[0]).argsort(descending=True).tolist() for each in tokens]
+        return public.mipic_relations(tokens, orders, dims)
+
+    expected = torch.stack([expected_of(text) for text in range(len(lengths))])
+    torch.testing.assert_close(losses, expected, atol=1e-8, rtol=1e-8)
+    assert list(module.parameters()) == []
+    ours = torch.autograd.grad((losses * weights).sum(), states)
+    theirs = torch.autograd.grad((expected * weights).sum(), states)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+        assert (a[..., 16:] != 0).any()  # dims of the full width alone
 
 
 @pytest.mark.parametrize("width", [6, 12], ids=["fewer dims than tokens", "as many"])

@@ -142,8 +142,8 @@ def evaluate_classification(request: ClassificationRequest) -> TaskReport:
     """Measure every asked cut of every asked model on every task; write tables and figures.
 
     A logistic regression is fitted on frozen vectors: cut, and then of length one where the model
-    compares by cosine, as its folder gives them in sentence-transformers. Texts are encoded as
-    documents are, once, at all layers, and only those that an experiment uses.
+    compares by cosine, as its folder gives them in sentence-transformers, unless `raw`. Texts are
+    encoded as documents are, once, at all layers, and only those that an experiment uses.
 
     Raises:
         UserError: scikit-learn is absent, a task is unknown or malformed, or an encoder lacks a
@@ -260,6 +260,7 @@ def _classification(
             f"the mean over {counted(request.experiments, 'experiments')} with "
             f"{counted(request.samples, 'texts')} per label (MTEB's protocol, seed {request.seed})"
         ]
+    notes += ["prefixes as they are, not of length one"] * request.raw
     used = np.unique(np.concatenate(draws))
     draws = [np.searchsorted(used, draw) for draw in draws]
     train = [labelled.train[row] for row in used]
@@ -277,12 +278,13 @@ def _classification(
 
     def measure(encoded: Encoded) -> dict[Cut, Mapping[str, float]]:
         cells: dict[Cut, Mapping[str, float]] = {}
+        similarity = "dot" if request.raw else encoded.card.similarity
         fits = len(encoded.layers) * len(encoded.dims) * len(draws)
         with progress(f"Fitting {labelled.name}", fits, "classifiers") as advance:
             for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True):
                 require_finite(vectors)
                 for dim in encoded.dims:
-                    x = prefixes(vectors, dim, encoded.card.similarity)
+                    x = prefixes(vectors, dim, similarity)
                     cells[Cut(layer, dim)] = learn(
                         x[train_rows], train_labels, draws, x[test_rows], test_labels,
                         request.iterations, request.seed,

@@ -44,6 +44,7 @@ class Recipe:
     choices: tuple[StepTerms, ...]  # terms of the possible steps, all equally likely
     setting: Setting
     related: tuple[int, ...]  # prefixes whose token relations are trained
+    related_layers: tuple[int, ...]  # of these token relations
     path: tuple[Cut, ...]  # checkpoints of the chain, small to full
     scored: bool = False  # whether pairs have labels
 
@@ -57,18 +58,18 @@ class Recipe:
         variant, full = self.variant, self.full
         relations = chain = None
         if variant.sia:
-            layers, shares = [cut.layer for cut in self.path], shares_of(len(self.related))
             relations = TokenRelations(
-                layers,
+                self.related_layers,
                 self.related,
                 full.dim,
                 self.setting.relations_temperature,
-                shares,
+                shares_of(len(self.related)),
                 cast(Anchor, self.card.pooling),
                 self.setting.relations_self,
+                variant.relations == "code",
             )
         if variant.pic:
-            chain = Chain(self.path, self.setting.chain_temperature)
+            chain = Chain(self.path, self.setting.chain_temperature, variant.chain == "code")
         return Objective(self.choices, full, self.setting, relations, chain, 1 - variant.alpha)
 
 
@@ -109,6 +110,7 @@ def recipe_of(
     if variant.layer_choice == "sparse":
         usual = [layer for layer in usual if layer in (1, 2, 4) or layer % 8 == 0]
     named = layers or usual
+    at = tuple(sorted(set(settings.relations_layers))) or tuple(cut.layer for cut in path)
     shallow = tuple(layer for layer in named if layer < last)
     pairs, needed = kind != "documents", [cut.layer for cut in path]
     choices = possible_steps(variant, shallow, dims, full, stairs, pairs, needed)
@@ -133,7 +135,8 @@ def recipe_of(
         distill_temperature=settings.distill_temperature,
     )
     card = _card(settings, variant, opened, full, choices, setting)
-    return Recipe(variant, card, full, choices, setting, related, path, kind == "scored pairs")
+    scored = kind == "scored pairs"
+    return Recipe(variant, card, full, choices, setting, related, at, path, scored)
 
 
 def _card(
@@ -206,6 +209,8 @@ def _problems(  # noqa: C901  # a list
         yield f"loss = {loss} is of pairs, not of documents (cosent and angle: with negatives)."
     if kind == "sentences" and loss in PAIRED:
         yield f"loss = {loss} needs pairs with scores, and {settings.corpus} has single sentences."
+    for layer in settings.relations_layers:
+        backbone.check(Cut(layer, 1))
     if variant.shallow or variant.single_cut:
         for layer in set(settings.layers) - {0}:
             backbone.check(Cut(layer, 1))
@@ -247,6 +252,8 @@ def _cuts(
     path: tuple[Cut, ...] = ()
     if variant.sia or variant.pic:
         path = (*below, full) if named else checkpoints_of(full.layer, full.dim)
+        if named and variant.chain == "code":
+            path = named  # which may end below the last layer
         path = full_width(path) if variant.full_checkpoints else path
     return (below or stairs_of(full)) if variant.staircase else (), path
 
@@ -291,13 +298,13 @@ def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
         rows.append((str(term.cut), what, f"{term.weight:.4f}", imitated, share))
     columns = [cells for cells in zip(*rows, strict=True) if any(cells[1:])]
     lines += aligned(list(zip(*columns, strict=True)), left=range(len(columns)))
-    rest = f"weight {1 - variant.alpha:.4f}"
+    sia, pic = ((1 - variant.alpha) * each for each in (variant.sia_weight, variant.pic_weight))
     below = [str(layer) for layer in recipe.layers if layer < recipe.full.layer]
-    chained = ", ".join(str(cut.layer) for cut in recipe.path)
     related = ", ".join(map(str, recipe.related))
+    above = ", ".join(map(str, recipe.related_layers))
     extra_terms = {
-        f"token relations of layers {chained} at dims {related}, {rest}": variant.sia,
-        f"chain {' -> '.join(map(str, recipe.path))}, {rest}": variant.pic,
+        f"token relations of layers {above} at dims {related}, weight {sia:.4f}": variant.sia,
+        f"chain {' -> '.join(map(str, recipe.path))}, weight {pic:.4f}": variant.pic,
         "weights of the shallow layers are learned": variant.weights == "dynamic",
         "the encoder is frozen": variant.freeze,
         f"exit heads at layers {', '.join(below)}": card.exit_head == "linear",
@@ -317,7 +324,8 @@ def no_effect(settings: TrainSettings, recipe: Recipe) -> str:
     shallow = variant.shallow or variant.staircase
     of_parts = [
         ("layers", variant.single_cut or variant.shallow and not variant.staircase),
-        ("dims", variant.prefixes != "none"),
+        ("dims prefix_weights", variant.prefixes != "none"),
+        ("own_softmax", settings.negatives > 0),
         ("checkpoints", variant.staircase or variant.sia or variant.pic),
         ("documents", shallow or variant.pic),
         ("weights exit_head full_dim embeddings layer_choice", shallow),
@@ -326,8 +334,8 @@ def no_effect(settings: TrainSettings, recipe: Recipe) -> str:
         ("compress", variant.align == "pca"),
         ("detach align_width", variant.align == "embedding"),
         ("align_temperature align_output joint_batch", variant.align in ("pca", "embedding")),
-        ("relations_temperature relations_self", variant.sia),
-        ("chain_temperature full_checkpoints", variant.pic),
+        ("relations relations_temperature relations_self relations_layers sia_weight", variant.sia),
+        ("chain chain_temperature full_checkpoints pic_weight", variant.pic),
         ("loss_weights candidates", setting.loss == "angle"),
         ("distill_weight contrastive_weight distill_temperature", setting.distill != "none"),
     ]
