@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from world import write_beir
+from world import make_shape, write_beir
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings, read_settings
@@ -35,6 +35,13 @@ def test_what_cannot_be_trained_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         made(tiny_backbone, *words)
+
+
+def test_exits_of_ml_embed_are_sparse_and_others_are_named(tmp_path: Path) -> None:
+    deep = make_shape(tmp_path / "deep", 28, 64)
+
+    assert made(deep, "variant=ml-embed").layers == (1, 2, 4, 8, 16, 24, 28)
+    assert made(deep, "variant=ml-embed", "layers=[3]").layers == (3, 28)
 
 
 @pytest.mark.parametrize(
