@@ -4,6 +4,7 @@
     python benchmarks/recipes.py sentences --data DATA --out RESULTS --seeds 3
     python benchmarks/recipes.py alignment --data DATA --out RESULTS --seeds 3
     python benchmarks/recipes.py mipic --data DATA --out RESULTS --seeds 3
+    python benchmarks/recipes.py budgets --data DATA --out RESULTS --seeds 2 --steps 300
 
 DATA holds beir/, msmarco/, pairs/ and sts/. One JSON per trained model goes to RESULTS, so that a
 run that was stopped goes on where it was; `recipes_table.py` makes the tables and figures.
@@ -44,6 +45,7 @@ CUTS = (*DIAGONAL, "L1D384", "L3D384", "L5D32")  # what a separate model is trai
 ALL_CUTS = tuple(f"L{layer}D{dim}" for layer in LAYERS for dim in (8, 16, 32, 64, 128, 256, 384))
 MEASURE = "nDCG@10"
 ACL_ROWS = 20_000
+MOST = 24_000  # texts of a fit
 POSITIVES = 8  # per training query at most; NFCorpus has 43
 ANSWERS, DISTRACTORS = 800, 700  # documents of a task: judged relevant, and others
 PAIRS = 1_000  # of a sentence task, drawn once
@@ -110,6 +112,22 @@ MIPIC: dict[str, Settings] = {  # CLS pooling; the temperature of the token rela
     },
     "mipic, τ 1, [CLS] out": {"variant": "mipic", "relations_self": False},
 }  # fmt: skip
+BUDGETS: dict[str, Settings] = {  # each as it is, and with a fit at its end
+    "plain": {},
+    "mrl": {},
+    "elastic": {},
+    "full-dim": {},
+    "2dmse": {},
+    "dims": {},
+    "score": {},
+    "fixed-doc": {},
+    "starbucks": {},
+    "2dmse-st": {},  # sentence-transformers' Matryoshka2dLoss, step for step
+    "ml-embed": {},
+    "ese": {},
+    "mipic": {},
+}
+TITLES, ABSTRACTS = 400, 2_000  # of ACL, held out of the training
 BUDGET: Settings = {
     "batch_size": 32,
     "learning_rate": 1e-4,
@@ -360,6 +378,77 @@ def retrieval(arguments: argparse.Namespace) -> None:
                 run_one(out, name, seed, common | changes, measured)
 
 
+def budgets(arguments: argparse.Namespace) -> None:
+    """What each recipe gives at every cut after a training on ACL, itself and with a fit."""
+    out: Path = arguments.out / "budgets"
+    out.mkdir(parents=True, exist_ok=True)
+    corpus, held_out = acl(arguments.data, out)
+    beir = arguments.data / "beir"
+    tasks = [held_out, *(_task(name, str(beir / name), "test") for name in ("scifact", "nfcorpus"))]
+    common: Settings = {
+        "corpus": str(corpus), "steps": arguments.steps, "query_length": 64, "document_length": 64,
+        "dtype": "bf16", "refit": False,
+    }  # fmt: skip
+
+    def measured(folder: Path | str, card: ModelCard) -> Found:
+        return measure_retrieval(folder, tasks, replace(card, query_length=64, document_length=128))
+
+    def fitted(name: str, seed: int, model: str, trained: ModelCard | None) -> None:
+        """Fit a model on the training's texts, and measure it."""
+        encoder, tokenizer = checkpoint.load(model)
+        begun = time.monotonic()
+        record = fit_texts_now(
+            encoder, tokenizer, fit_texts(str(corpus), MOST, seed), seed, "learned"
+        )
+        seconds = time.monotonic() - begun
+        card = replace(
+            trained or encoder.card, cuts=fitted_cuts(encoder.card), documents="last", fit=record
+        )
+        folder = out / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        checkpoint.save(encoder, tokenizer, card, folder)
+        found = measured(folder, read_card(str(folder)))
+        write(
+            result_file(out, name, seed),
+            {"settings": {"name": name, "seed": seed, "fit_seconds": seconds}, **found},
+        )
+
+    if not result_file(out, "untrained", 0).exists():
+        found: Found = {"settings": {"name": "untrained", "seed": 0}}
+        found |= measured("minilm", read_card("minilm"))
+        write(result_file(out, "untrained", 0), found)
+    for seed in range(13, 13 + arguments.seeds):
+        if not result_file(out, "untrained + fit", seed).exists():
+            fitted("untrained + fit", seed, "minilm", None)
+        for name, changes in BUDGETS.items():
+            if not wanted(name, arguments):
+                continue
+
+            def both(folder: Path, card: ModelCard, name: str = name, seed: int = seed) -> Found:
+                fitted(f"{name} + fit", seed, str(folder), card)
+                return measured(folder, card)
+
+            run_one(out, name, seed, common | {"variant": name} | changes, both)
+
+
+def acl(data: Path, out: Path) -> tuple[Path, Task]:
+    """ACL titles and abstracts: a file to train on, and a task of others."""
+    with gzip.open(data / "pairs" / "acl-title-abstract.jsonl.gz", "rt", encoding="utf-8") as file:
+        lines = file.readlines()
+    random.Random(13).shuffle(lines)
+    path, rows = out / "acl.jsonl", [json.loads(line) for line in lines[:ABSTRACTS]]
+    if not path.exists():
+        aside = path.with_suffix(".partial")
+        aside.write_text("".join(lines[ABSTRACTS : ABSTRACTS + ACL_ROWS]), encoding="utf-8")
+        aside.replace(path)
+    return path, Task(
+        "acl",
+        [Query(row["query_id"], row["query"]) for row in rows[:TITLES]],
+        [Document(row["document_id"], row["document"]) for row in rows],
+        [Judgement(row["query_id"], row["document_id"], 1) for row in rows[:TITLES]],
+    )
+
+
 def _separate(cuts: Sequence[str]) -> dict[str, Settings]:
     found: dict[str, Settings] = {}
     for cut in cuts:
@@ -457,6 +546,7 @@ def main() -> None:
 
 RUNS = {
     "retrieval": retrieval, "sentences": sentences, "alignment": alignment, "mipic": mipic,
+    "budgets": budgets,
 }  # fmt: skip
 
 
