@@ -19,6 +19,7 @@ Rows = Int64
 Found = TypeVar("Found")
 Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
 
+_NONE = Ranking((), ())
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
 
 
@@ -183,14 +184,16 @@ class Searchable(ABC):
         """
         check_depth(k)
         check_queries(queries, self.dim)
-        empty = {name: Ranking((), ()) for name in query_ids}
         has_vector = answerable(queries, self.dim)
         if not (self.documents and has_vector.any()):  # a filter may leave none
-            return Run(empty)
-        names = [name for name, has in zip(query_ids, has_vector, strict=True) if has]
+            return Run(dict.fromkeys(query_ids, _NONE))
+        names = query_ids
+        if not has_vector.all():
+            names = [name for name, has in zip(query_ids, has_vector, strict=True) if has]
+            queries = queries[has_vector]
         drop = drop or {}
         depth = min(k + bool(drop), self.documents)
-        hits = deepened(self._hits, queries[has_vector], depth, self.deepest)
+        hits = deepened(self._hits, queries, depth, self.deepest)
         run = run_of(names, hits, k, drop)
         most = min(k, self.documents - bool(drop))
         if fewer := sum(len(ranking.docids) < most for ranking in run.rankings.values()):
@@ -200,7 +203,7 @@ class Searchable(ABC):
                 UserWarning,
                 stacklevel=2,
             )
-        return Run({**empty, **run.rankings})
+        return run if names is query_ids else Run({**dict.fromkeys(query_ids, _NONE), **run.rankings})
 
     @property
     def deepest(self) -> int:

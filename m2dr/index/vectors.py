@@ -61,7 +61,7 @@ def answerable(queries: Floats, dim: int) -> Bools:
 
     At layer 0 a text without a known word has a vector of zeros.
     """
-    nonzero: Bools = np.any(queries[:, :dim], axis=1)
+    nonzero: Bools = np.asarray(queries[:, :dim].any(axis=1))
     return nonzero
 
 
