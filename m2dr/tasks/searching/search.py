@@ -23,6 +23,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
+from m2dr.index.exit_files import state_of
 from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import Filter
 from m2dr.index.funnel import Funnel, FunnelIndex
@@ -62,6 +63,11 @@ class ResolvedIndex:
     corpus: str  # as stores name it
     home: Path  # holds a store per layer
     folder: Path | None = None  # of an index that the request names by its folder
+
+    @cached_property
+    def state(self) -> list[tuple[int, ...]]:
+        """The stamps of stores and exits when the request was resolved."""
+        return state_of(self.home)
 
     @property
     def card(self) -> ModelCard:
@@ -120,6 +126,7 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
         home = store_folder(request.root, corpus, card.fingerprint, 1).parent
         resolved = ResolvedIndex(request, _with_lengths(model, home, request), corpus, home)
         _ = resolved.dataset  # whose documents must be those of the stores
+    _ = resolved.state  # before anything of it is opened
     check_cut(resolved)
     return resolved
 
