@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,6 +48,9 @@ from m2dr.model.checkpoint import Model, open_model
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
 from m2dr.tasks.models import label_of
 from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
+
+if TYPE_CHECKING:
+    import pandas
 
 EXACT = "exact"  # the engine that needs no index and scans the store
 DEPTH = 10  # documents of an answer where no number is asked for
@@ -319,6 +322,15 @@ class Answer(Sequence[Hit]):
 
     def __getitem__(self, index: Any) -> Any:  # a hit, or a tuple of them
         return self.hits[index]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return a row per hit: rank, docid, score, and both scores of a hybrid."""
+        import pandas
+
+        names = ["rank", "docid", "score"]
+        names += ["vector_score", "bm25_score"] * any(h.bm25_score is not None for h in self.hits)
+        rows = [[getattr(hit, name) for name in names] for hit in self.hits]
+        return pandas.DataFrame(rows, columns=names)
 
     def __repr__(self) -> str:
         rows = (f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}" for hit in self.hits)
