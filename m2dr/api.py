@@ -1,24 +1,26 @@
 """The Python interface: what `import m2dr` gives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core.commands import COMMANDS
-from m2dr.core.errors import Interrupted, UserError
+from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.option import Option, option_of
 from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
 from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, request_of, takes
 from m2dr.data.memory import Columns, name_of_data
-from m2dr.evaluation.grid import Grid, text_tables
+from m2dr.evaluation.grid import Grid, by_code, html_table, table_of, text_tables
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.models import device_name, dtype_name
 from m2dr.tasks.searching.index_api import Index
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
     from transformers import TrainerCallback
 
     from m2dr.tasks.evaluating.pick import Choice
@@ -37,8 +39,17 @@ def __getattr__(name: str) -> Any:
     if command is None:
         raise AttributeError(f"module 'm2dr.api' has no attribute {name!r}")
 
+    places = [
+        each.name
+        for each in fields(command.request)
+        if each.default is MISSING or (option_of(each) or Option()).is_argument
+    ]
+
     @takes(command.request)
-    def run(**options: Any) -> Any:  # the report of the task
+    def run(*arguments: Any, **options: Any) -> Any:  # the report of the task
+        if len(arguments) > len(places):
+            raise UserError(f"{name} takes {counted(len(places), 'values')} without a name.")
+        options |= dict(zip(places, arguments, strict=False))
         if options.get("corpus") is not None:  # as `train` takes it
             parts = (options.pop(part, None) for part in ("columns", "queries", "qrels"))
             options["corpus"] = _corpus(options["corpus"], *parts, options.get("split") or "train")
@@ -46,7 +57,7 @@ def __getattr__(name: str) -> Any:
 
     run.__name__ = run.__qualname__ = name
     run.__doc__ = (
-        f"{command.function.__doc__}\n\nKeywords are the options of the command. A corpus may be "
+        f"{command.function.__doc__}\n\nArguments are the options of the command. A corpus may be "
         "data in memory, beside `queries`, `qrels` and `columns`, as `train` takes them."
     )
     return run
@@ -259,16 +270,30 @@ class EvaluatedGrid(Grid):
             ]
         )
 
-    def plot(self, path: Named, measure: str = "") -> Path:
-        """Draw a measure, the first by default, over the dims, a line per layer; return the path.
+    def _repr_html_(self) -> str:
+        """Return the tables as a notebook shows them."""
+        tables = (table_of(by_code([self]), measure) for measure in self.measures)
+        return "".join(html_table(title, rows) for title, rows in tables)
+
+    def plot(self, path: Named | None = None, measure: str = "") -> "Figure":
+        """Draw a measure, the first by default, over the dims, a line per layer.
+
+        Args:
+            path: of a .png, .svg or .pdf that the figure is also written to.
+            measure: to draw.
+
+        Returns:
+            The figure, which a notebook shows.
 
         Raises:
             UserError: the grid does not hold the measure, or the file cannot be written.
         """
-        from m2dr.evaluation.figures import quality_over_dims
+        from m2dr.evaluation.figures import draw_quality_over_dims, save
 
-        quality_over_dims([self], measure or self.measures[0], Path(path))
-        return Path(path)
+        figure = draw_quality_over_dims([self], measure or self.measures[0])
+        if path is not None:
+            save(figure, Path(path))
+        return figure
 
     def pick(self, **limits: Any) -> "Choice":
         """Return the best cut within a budget, as `m2dr pick` does; `choice.chosen.cut` is the cut.

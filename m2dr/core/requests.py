@@ -834,7 +834,9 @@ class FiguresRequest:
     measures: tuple[str, ...] = option(
         (), "Measures to draw; by default the first that was measured.", "--measure"
     )
-    formats: tuple[Literal["png", "svg"], ...] = option(("png",), "File format.", "--format")
+    formats: tuple[Literal["png", "svg", "pdf", "tex"], ...] = option(
+        ("png",), "File format; tex: the table of each measure, for LaTeX's booktabs.", "--format"
+    )
     separate: Path | None = option(
         None, "Results of models trained for one cut each, to draw the gap to them."
     )

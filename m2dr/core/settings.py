@@ -361,7 +361,22 @@ def read_table(path: Path | None) -> dict[str, Any]:
     return read_table(base and path.with_name(str(base))) | table
 
 
-def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Options") -> Class:
+# Names that other libraries have for an option, and those that it may have here.
+_USUAL = {
+    "lr": ("learning_rate",), "model": ("backbone",), "model_name": ("backbone", "model"),
+    "eval_dataset": ("dev",), "train_dataset": ("corpus",), "num_train_epochs": ("epochs",),
+    "max_steps": ("steps",), "matryoshka_dims": ("dims",), "n_layers": ("layers",),
+    "top_k": ("k", "depth"), "topk": ("k", "depth"), "metrics": ("measures",),
+    "per_device_train_batch_size": ("batch_size",), "max_length": ("length", "document_length"),
+}  # fmt: skip
+
+
+def request_of(
+    kind: type[Class],
+    options: Mapping[str, Any],
+    where: str = "Options",
+    also: Iterable[str] = (),
+) -> Class:
     """Return a dataclass of options, each converted to the type of its field.
 
     A path may stand for a text, one value for several, and numbers of numpy for those of Python.
@@ -370,6 +385,7 @@ def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Opti
         kind: the dataclass, such as `EvaluateRequest`.
         options: by name of the field or of its option; None is not given.
         where: they come from, for messages.
+        also: other names that a person may have meant, of arguments that are not of the dataclass.
 
     Raises:
         UserError: an option is unknown, or its value is of another type or out of its range; names
@@ -387,7 +403,8 @@ def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Opti
         if value is None:
             continue
         if name not in hints:
-            hint = suggestion(name, hints)
+            usual = next((each for each in _USUAL.get(name, ()) if each in {*hints, *also}), "")
+            hint = f"Did you mean {usual}?" if usual else suggestion(name, [*hints, *also])
             problems.append(f"unknown setting {name!r}" + f" ({hint})" * bool(hint))
             continue
         try:

@@ -6,6 +6,8 @@ Every colour and stroke is in the tables at the top; the page of `m2dr serve` ha
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from io import BytesIO
 from math import ceil, nan
 from pathlib import Path
 from textwrap import fill
@@ -29,6 +31,7 @@ DPI = 200
 _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "svg": dict.fromkeys(("Date", "Creator", "Format")),
+    "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
 }
 PLAIN: dict[str, Any] = {"parse_math": False}  # a dollar sign in a user's name starts no formula
 AXES = {LATENCY: "query latency, ms (median)", BYTES: "bytes per document"}
@@ -310,7 +313,7 @@ def draw_tradeoff(
         price: the cost, a key of AXES.
     """
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     require_comparable(grids)
     points: list[Candidate] = []
@@ -333,7 +336,10 @@ def draw_tradeoff(
     line: dict[str, Any] = {"color": INK, "linewidth": 1.2}
     axes.step(*zip(*steps, strict=True), where="post", zorder=1, **line)
     axes.set_xscale("log")
+    axes.margins(x=0.12)  # room for the first name
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(AXES[price])
     axes.set_ylabel(measure, **PLAIN)
     dress(axes)
@@ -344,8 +350,8 @@ def draw_tradeoff(
     boxes: list[Any] = []  # of names, which are left out where they would touch another
     for point in best[::-1]:
         spot = (point.costs[price], point.quality)
-        name = axes.annotate(
-            str(point.cut), spot, (-3, 5), textcoords="offset points", fontsize=7.5
+        name = axes.annotate(  # up and to the left, where no cut is
+            str(point.cut), spot, (-4, 3), textcoords="offset points", fontsize=7.5, ha="right"
         )
         name.set_color(INK)
         box = name.get_window_extent().padded(2)
@@ -425,7 +431,15 @@ def new_figure(width: float, height: float) -> "Figure":
     """Return an empty figure, sizes in inches, that pyplot does not know."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=PAPER)
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=PAPER)
+    setattr(figure, "_repr_png_", partial(_png_of, figure))  # noqa: B010  # what a notebook shows
+    return figure
+
+
+def _png_of(figure: "Figure") -> bytes:
+    file = BytesIO()
+    figure.savefig(file, format="png", metadata=_METADATA["png"])
+    return file.getvalue()
 
 
 def dress(axes: "Axes") -> None:
@@ -477,9 +491,9 @@ def head(figure: "Figure", title: str, rows: int = 1) -> None:
 
 
 def save(figure: "Figure", path: Path) -> Path:
-    """Write a figure as .png or .svg, atomically and reproducibly.
+    """Write a figure as .png, .svg or .pdf, atomically and reproducibly.
 
-    Text of an SVG is kept as text, for search, copying and screen readers.
+    Text is kept as text, for search, copying and screen readers.
 
     Raises:
         UserError: the suffix is another.
@@ -488,8 +502,10 @@ def save(figure: "Figure", path: Path) -> Path:
 
     kind = path.suffix.removeprefix(".").lower()
     if kind not in _METADATA:
-        raise UserError(f"{path.name} was to be drawn as {kind or 'nothing'}; give .png or .svg.")
-    stable = rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr"})
+        raise UserError(
+            f"{path.name} was to be drawn as {kind or 'nothing'}; give .png, .svg or .pdf."
+        )
+    stable = rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr", "pdf.fonttype": 42})
     with atomic_path(path) as unfinished, warnings.catch_warnings(), stable:
         # Letters that the font lacks, as in the name of a model, are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)

@@ -11,6 +11,7 @@ import platform
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from itertools import starmap
 from math import fsum, isfinite
@@ -231,13 +232,25 @@ def text_table(grid: Grid, measure: str) -> str:
     layer      8     16
         2  .2500  .5000*
     """
+    title, rows = table_of([grid], measure)
+    return "\n".join([title, *_starred(rows), *_notes([grid])])
+
+
+def table_of(grids: Sequence[Grid], measure: str) -> tuple[str, list[list[str]]]:
+    """Return the title and the cells of the table of one grid, or of several, the head first.
+
+    Raises:
+        UserError: as `text_comparison` does.
+    """
+    if len(grids) != 1:
+        return _table_of_several(grids, measure)
+    [grid] = grids
     values = grid.values(measure)
     top = max(values.values())
     rows = [["layer", *map(str, grid.dims)]]
     for layer in grid.layers:
         rows.append([str(layer), *(_cell(values.get(Cut(layer, dim)), top) for dim in grid.dims)])
-    title = f"{grid.model}: {grid.heading(measure)}, * best"
-    return "\n".join([title, *_starred(rows), *_notes([grid])])
+    return f"{grid.model}: {grid.heading(measure)}, * best", rows
 
 
 def text_comparison(grids: Sequence[Grid], measure: str) -> str:
@@ -246,6 +259,11 @@ def text_comparison(grids: Sequence[Grid], measure: str) -> str:
     Raises:
         UserError: there is no grid, two have one name, or they are of different queries.
     """
+    title, rows = _table_of_several(grids, measure)
+    return "\n".join([title, *_starred(rows, left={1}), *_notes(told_apart(grids))])
+
+
+def _table_of_several(grids: Sequence[Grid], measure: str) -> tuple[str, list[list[str]]]:
     require_comparable(grids)
     grids = told_apart(grids)
     values = [grid.values(measure) for grid in grids]
@@ -261,8 +279,45 @@ def text_comparison(grids: Sequence[Grid], measure: str) -> str:
                 cells = [_cell(of.get(cut), top) for cut, top in zip(cuts, tops, strict=True)]
                 rows.append([label, grid.model, *cells])
                 label = ""
-    title = f"{grids[0].heading(measure)}, * best of its cut"
-    return "\n".join([title, *_starred(rows, left={1}), *_notes(grids)])
+    return f"{grids[0].heading(measure)}, * best of its cut", rows
+
+
+def html_table(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for a notebook, the head first; a cell that ends in a star is bold."""
+
+    def line(row: Sequence[str], tag: str) -> str:
+        cells = [f"<b>{escape(c)}</b>" if c.endswith("*") else escape(c) for c in row]
+        return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
+
+    body = "".join([line(rows[0], "th"), *(line(row, "td") for row in rows[1:])])
+    return f"<table><caption>{escape(title)}</caption>{body}</table>"
+
+
+_TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "^": r"\^{}",
+    "~": r"\~{}",
+}
+
+
+def tex_table(grids: Sequence[Grid], measure: str) -> str:
+    """Return a table for LaTeX's booktabs; what has a star in `text_tables` is bold.
+
+    Raises:
+        UserError: as `text_comparison` does.
+    """
+    title, rows = table_of(by_code(grids), measure)
+    title = title.replace("* best", "best in bold")
+    words = sum(not cell.isdecimal() for cell in rows[0])
+
+    def line(row: Sequence[str]) -> str:
+        cells = ["".join(_TEX.get(letter, letter) for letter in cell) for cell in row]
+        cells = [rf"\textbf{{{c[:-1]}}}" if c.endswith("*") else c for c in cells]
+        return " & ".join(cells) + r" \\"
+
+    head = rf"\begin{{tabular}}{{{'l' * words}{'r' * (len(rows[0]) - words)}}}"
+    body = [head, r"\toprule", line(rows[0]), r"\midrule", *map(line, rows[1:])]
+    return "\n".join([f"% {title}", *body, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def aligned(

@@ -20,7 +20,8 @@ from m2dr.core import files
 from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.records import EXITS_FILE, IndexExits
-from m2dr.index.manifest import STORE, Label, StoreManifest
+from m2dr.index.manifest import STORE, Label, StoreManifest, layer_folders
+from m2dr.index.store import stamp_of
 
 EXITS_FOLDER = "exits"  # beside the stores
 # Documents of which exits are fitted by default. On parts of NFCorpus and SciFact layers 0 to 5 of
@@ -33,6 +34,12 @@ MOST_WORD_TEXTS = 250_000  # documents whose words are read
 def exits_folder(store: Path) -> Path:
     """Return the folder of the exits for a store of the last layer."""
     return store.parent / EXITS_FOLDER
+
+
+def state_of(home: Path) -> list[tuple[int, ...]]:
+    """Return the stamps of the stores and the exits of a home: others once either has changed."""
+    records = [folder / STORE for folder in layer_folders(home)]
+    return [stamp_of(path) for path in (*records, home / EXITS_FOLDER / EXITS_FILE)]
 
 
 def read_exits_record(folder: Path) -> IndexExits:

@@ -203,7 +203,7 @@ class Store:
         """Return views of the parts of a shard."""
         path = self.folder / shard.name
         manifest = self.manifest
-        if not _has_size(path, shard, manifest) or self._stamps.get(shard.name) != _stamp(path):
+        if not _has_size(path, shard, manifest) or self._stamps.get(shard.name) != stamp_of(path):
             raise UserError(_changed(path))
         return FORMATS[manifest.dtype].parts(path, shard.rows, manifest.width)
 
@@ -241,7 +241,7 @@ def open_store(folder: Path) -> Store:
     for shard in manifest.shards:
         if not _has_size(folder / shard.name, shard, manifest):
             raise UserError(_changed(folder / shard.name))
-    stamps = {shard.name: _stamp(folder / shard.name) for shard in manifest.shards}
+    stamps = {shard.name: stamp_of(folder / shard.name) for shard in manifest.shards}
     docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids)
     return Store(folder, manifest, docids, _stamps=stamps)
 
@@ -255,7 +255,7 @@ def _changed(path: Path) -> str:
     return f"{path} is missing or not the file that was written; --overwrite encodes all anew."
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def stamp_of(path: Path) -> tuple[int, ...]:
     """Return inode, time and size, which differ if a file is replaced; () for no file."""
     try:
         status = path.stat()

@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client import generate_latest as as_prometheus
 
 from m2dr.core.errors import UserError, nearest
+from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluation.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluation.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
-from m2dr.index.exit_files import digest_of_exits
+from m2dr.index.exit_files import digest_of_exits, state_of
 from m2dr.index.filters import FIELDS, field_names, field_types
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes, layer_folder
 from m2dr.index.vectors import prefixes
@@ -33,6 +36,7 @@ QUERY_TOKENS = 12  # of the query whose multiply-adds are told
 _TOP = 10  # documents of the overlap
 _CUTS = 64  # that stay open
 _TEXTS = 4096  # documents whose texts stay in memory
+_PATIENCE = 10.0  # seconds in which what writes an index ends, once it has swapped in its stores
 _EXAMPLES, _LOOKED_AT = 4, 64  # queries that the page suggests, and documents they come from
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -88,10 +92,13 @@ class Meters:
 
 
 class ServedIndex:
-    """An index, the cuts of it that can be searched, its texts and costs."""
+    """An index as it was when it was opened: cuts that can be searched, texts, costs, a grid."""
 
-    def __init__(self, request: SearchRequest, encoders: QueryEncoders) -> None:
-        """Open the full model of an index; raises UserError as `Index` does."""
+    def __init__(
+        self, request: SearchRequest, encoders: QueryEncoders, grid: Path | None = None
+    ) -> None:
+        """Open the full model of an index; raises UserError as `Index` and `find_grid` do."""
+        self._request = request
         self.index = Index(request, encoders)
         resolved = self.index.resolved
         self.card, self.corpus, self.dataset = resolved.card, resolved.corpus, resolved.dataset
@@ -107,6 +114,42 @@ class ServedIndex:
         self.documents = self.open(self.full)[0].documents.documents
         fields = self._store(self.full.layer) / FIELDS
         self.fields = field_names(field_types(fields)) if self._scanned else []
+        self.grid = find_grid(
+            grid, self.corpus, self.card.fingerprint, self.exits, request.weights, self.system
+        )
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether documents or exits on disk are others than those that were opened."""
+        resolved = self.index.resolved
+        return state_of(resolved.home) != resolved.state
+
+    def check_state(self) -> None:
+        """Raise a UserError if the index is outdated."""
+        if self.is_outdated:
+            raise UserError(f"The index of {self.corpus} has changed.")
+
+    def reopened(self) -> "ServedIndex":
+        """Open what the folder holds now, at the cuts that are open here, and read the texts.
+
+        Raises:
+            UserError: it cannot be opened, also not after some seconds.
+        """
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                new = ServedIndex(self._request, self.index.encoders)
+                for cut in list(self._open):
+                    with suppress(Refused):  # it has no such cut any more
+                        new.open(new.cut(cut.layer, cut.dim))
+                with suppress(UserError, OSError):  # texts may be gone
+                    new.dataset.document_at(0)
+                if not new.is_outdated:
+                    return new
+            except UserError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.2)
 
     def cut(self, layer: int | None, dim: int | None) -> Cut:
         """Return the cut of a layer and a dim; None is that of the full model.
@@ -144,8 +187,10 @@ class ServedIndex:
         searcher = self.index.searcher(cut.layer, cut.dim, engine=engine)
         if len(self._open) >= _CUTS:
             self._open.clear()
-        self._open[cut] = searcher, self.encoder(cut.layer)
-        return self._open[cut]
+        opened = searcher, self.encoder(cut.layer)
+        self.check_state()
+        self._open[cut] = opened
+        return opened
 
     def encoder(self, layer: int, side: Side = "query") -> QueryEncoder:
         """Return the encoder of a layer, loading it if needed.
@@ -269,24 +314,14 @@ class Service:
                     device=request.device, dtype=request.dtype, engine=request.engine,
                     runtime=request.runtime, **request.query_options,
                 ),
-                encoders,
+                encoders, request.grid,
             )  # fmt: skip
             base = index.corpus if index.corpus not in self.indexes else (
                 f"{index.corpus}-{index.model}"
             )  # fmt: skip
             names = chain([base], (f"{base}-{number}" for number in count(2)))
             self.indexes[next(name for name in names if name not in self.indexes)] = index
-        self._grids = {
-            name: find_grid(
-                request.grid,
-                index.corpus,
-                index.card.fingerprint,
-                index.exits,
-                request.weights,
-                index.system,
-            )
-            for name, index in self.indexes.items()
-        }
+        self._reopening: dict[str, asyncio.Task[None]] = {}
         self._batch = request.batch_size
         self.batcher = Batcher(
             request.batch_size, request.batch_wait / 1000, request.queue, self.meters.batch
@@ -303,25 +338,48 @@ class Service:
         compare: bool,
         **weights: bool | float | None,
     ) -> Table:
-        """Answer `POST /search`.
+        """Answer `POST /search` from one state of an index, also while that is changed on disk.
+
+        What is open answers until the new state is; what has to be opened waits for it.
 
         Raises:
             Refused: there is no such index or cut, the filter does not fit, or the queue is full.
+            UserError: the index on disk cannot be opened any more.
         """
         _check_texts(queries, "queries")
         if len(queries) > 1 and len(queries) * k > MOST_HITS:
             raise Refused(422, f"An answer may have {MOST_HITS} documents; ask for fewer.", "k")
-        name, served = self._index(index)
-        cut = served.cut(layer, dim)
+        while True:
+            name, served = self._index(index)
+            try:
+                return await self._answer(
+                    name, served, queries, k, served.cut(layer, dim), filter, compare, weights
+                )
+            except (Refused, UserError, OSError):
+                if not served.is_outdated:
+                    raise
+            await asyncio.shield(self._reopened(name))  # others may wait for it too
+
+    async def _answer(
+        self,
+        name: str,
+        served: ServedIndex,
+        queries: Sequence[str],
+        k: int,
+        cut: Cut,
+        filter: str | None,
+        compare: bool,
+        weights: Mapping[str, bool | float | None],
+    ) -> Table:
         cuts = [cut, served.full] if compare else [cut]
         opened = [await _opened(served, each) for each in cuts]
         depth = max(k, _TOP) if compare else k
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
-            await self._ranked(*opened[0], queries, depth, filter, weights)
+            await self._ranked(served, *opened[0], queries, depth, filter, weights)
         outcomes = await asyncio.gather(
-            *(self._ranked(*each, queries, depth, filter, weights) for each in opened)
+            *(self._ranked(served, *each, queries, depth, filter, weights) for each in opened)
         )
         texts, problem = await _documents(served, outcomes)
         results = []
@@ -348,6 +406,7 @@ class Service:
 
     async def _ranked(
         self,
+        served: ServedIndex,
         searcher: Searcher,
         encoder: QueryEncoder,
         queries: Sequence[str],
@@ -360,6 +419,8 @@ class Service:
         except UserError as error:
             param = "filter" if filter else "query_mix" if weights["query_mix"] else "hybrid"
             raise Refused(422, str(error), param) from None
+        if filter or any(weights.values()):  # which was read from disk
+            served.check_state()
         return await self._batched(encoder, queries, "query", documents, k)
 
     async def embeddings(
@@ -413,14 +474,14 @@ class Service:
         return {"indexes": [self._model(name) for name in self.indexes]}
 
     def _model(self, name: str) -> Table:
-        index, grid = self.indexes[name], self._grids[name]
+        index = self.indexes[name]
         return {
             "name": name, "corpus": index.corpus, "model": index.model,
             "documents": index.documents, "layers": list(index.dims),
             "dims": list(index.dims[index.full.layer]), "full": str(index.full),
             "similarity": index.card.similarity, "fields": sorted(index.fields),
             "examples": index.examples(), "costs": index.costs(),
-            **self._weights, "grid": grid_table(grid) if grid else None,
+            **self._weights, "grid": grid_table(index.grid) if index.grid else None,
         }  # fmt: skip
 
     def openai_models(self) -> Table:
@@ -431,20 +492,43 @@ class Service:
 
     def warm_up(self, ended: Callable[[], bool]) -> None:
         """Open the other layers of each index, at the longest dim, until the server has ended."""
-        for index in self.indexes.values():
-            for layer in index.dims:
-                if ended():
-                    return
-                index.open(index.cut(layer, None))
-            index.dataset.document_at(0)  # finds where the texts are
+        for index in list(self.indexes.values()):
+            with suppress(UserError, OSError):  # which a request for it is told
+                index.dataset.document_at(0)  # reads the texts, so that those of now are kept
+                for layer in index.dims:
+                    if ended():
+                        return
+                    index.open(index.cut(layer, None))
 
     def _index(self, name: str | None) -> tuple[str, ServedIndex]:
-        if name is None:
-            return next(iter(self.indexes.items()))
+        name = next(iter(self.indexes)) if name is None else name
         if name not in self.indexes:
             hint = nearest(name[:80], self.indexes)
             raise Refused(404, f"There is no index {name[:80]!r}. {hint}", "index")
+        if self.indexes[name].is_outdated:
+            self._reopened(name)
         return name, self.indexes[name]
+
+    def _reopened(self, name: str) -> "asyncio.Task[None]":
+        """Return what opens an index again, once at a time; it may raise a UserError."""
+
+        def reopen() -> None:
+            if not self.indexes[name].is_outdated:
+                return
+            try:
+                new = self.indexes[name].reopened()
+            except UserError as error:
+                say(f"{name} has changed, and is served as it was before: {error}")
+                raise
+            self.indexes[name] = new
+            say(f"{name} has changed: {new.documents:,} documents, {new.model} at {new.full}")
+
+        if name not in self._reopening or self._reopening[name].done():
+            self._reopening[name] = asyncio.create_task(asyncio.to_thread(reopen))
+            self._reopening[name].add_done_callback(
+                lambda task: task.cancelled() or task.exception()
+            )  # which was said
+        return self._reopening[name]
 
     def _of_model(self, name: str) -> ServedIndex:
         for known, index in self.indexes.items():

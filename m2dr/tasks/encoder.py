@@ -610,12 +610,12 @@ class Encoder:
         return open_queries(plan, *(how if layer else ["torch", *how[1:]]))
 
 
-def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Document]:
+def as_documents(items: Iterable[Item], first: int | None = 0) -> Iterator[Document]:
     """Yield documents of rows with a text and perhaps a title, an id and fields.
 
     Args:
         items: documents, in any form that `m2dr.data.tables.rows_of` takes.
-        numbered: whether those without an id have their number, from 0, as id.
+        first: number of the first one; those without an id have theirs as id, unless None.
 
     Raises:
         UserError: an item has no text, or no id although it needs one.
@@ -627,13 +627,13 @@ def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Docum
         if have_ids != (docid is not None):
             what = "no id" if have_ids else "an id"
             raise UserError(f"Document {number} has {what}, unlike the first.")
-        if not (have_ids or numbered):
+        if not have_ids and first is None:
             raise UserError(f"Document {number} has no id, which is a string under 'id'.")
         text, title = optional(row, DOCUMENT_TEXTS), row.get("title") or ""
         if not isinstance(text, str) or not isinstance(title, str):
             raise UserError(f"Document {number} has no text, which is a string under 'text'.")
         try:
-            docid = id_of(number if docid is None else docid)
+            docid = id_of(number + (first or 0) if docid is None else docid)
         except ValueError as error:
             raise UserError(f"Document {number}: {error}.") from None
         yield Document(docid, text, title, own_fields(row, DOCUMENT_COLUMNS))

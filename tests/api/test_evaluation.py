@@ -1,9 +1,12 @@
 """m2dr.evaluate, m2dr.fit and m2dr.train: what the commands of these names do, from Python."""
 
 import inspect
+from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -63,13 +66,25 @@ def test_the_grid_is_that_of_the_command(
 
 
 def test_a_figure_is_drawn(grid: EvaluatedGrid, tmp_path: Path) -> None:
-    path = grid.plot(tmp_path / "grid.png", "RR@10")
+    figure = grid.plot(tmp_path / "grid.png", "RR@10")
 
-    assert path.read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    grid.plot(tmp_path / "grid.pdf")
+    assert (tmp_path / "grid.pdf").read_bytes().startswith(b"%PDF")
     with pytest.raises(UserError, match="does not hold RR@5"):
         grid.plot(tmp_path / "grid.png", "RR@5")
-    with pytest.raises(UserError, match="to be drawn as pdf"):
-        grid.plot(tmp_path / "grid.pdf")
+    with pytest.raises(UserError, match="to be drawn as jpg"):
+        grid.plot(tmp_path / "grid.jpg")
+
+
+def test_a_notebook_shows_tables(grid: EvaluatedGrid) -> None:
+    for shown, text in ((grid, str(grid)), (choice := grid.pick(), str(choice))):
+        tables = pandas.read_html(StringIO(shown._repr_html_()))
+        cells = {str(cell) for table in tables for cell in table.astype(str).to_numpy().ravel()}
+        assert {c for c in cells if c.endswith("*")} == {
+            w for w in text.split() if w[:-1] and w.endswith("*")
+        }
 
 
 def test_a_cut_is_picked_and_used(grid: EvaluatedGrid, model: m2dr.Encoder) -> None:
@@ -102,6 +117,32 @@ def test_a_training_is_that_of_the_command(
         m2dr.train(tiny_corpus, out=tmp_path / "python", **given)
     with pytest.raises(m2dr.UserError, match="unknown setting 'run'"):
         m2dr.fuse(run=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: m2dr.train("pydocs", lr=1e-3), "learning_rate"),
+        (lambda: m2dr.train("pydocs", model="minilm"), "backbone"),
+        (lambda: m2dr.train("pydocs", eval_dataset="pydocs"), "dev"),
+        (lambda: m2dr.fit(["a text"], model="minilm"), "backbone"),
+        (lambda: m2dr.evaluate("minilm", "pydocs", metrics=["RR@10"]), "measures"),
+        (lambda: m2dr.Index.search(None, "a", top_k=3), "k"),
+        (lambda: m2dr.Index.search(None, "a", dims=8), "dim"),
+    ],
+)
+def test_a_name_of_another_library_is_guessed(call: Callable[[], object], meant: str) -> None:
+    with pytest.raises(UserError, match=rf"Did you mean {meant}\?"):
+        call()
+
+
+def test_arguments_of_a_command_need_no_names(grid: EvaluatedGrid) -> None:
+    report = m2dr.compare(grid.folder, f"{grid.folder}@L4D32")
+
+    assert str(report) == str(m2dr.compare(folder=grid.folder, against=[f"{grid.folder}@L4D32"]))
+    assert m2dr.pick(grid.folder).chosen == grid.pick().chosen
+    with pytest.raises(UserError, match="pick takes 1 value without a name"):
+        m2dr.pick(grid.folder, 3)
 
 
 def test_every_public_name_has_its_arguments() -> None:

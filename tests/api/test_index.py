@@ -116,6 +116,20 @@ def test_a_mistake_replaces_nothing(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_numbers_are_ids_as_build_gave_them(model: m2dr.Encoder, tmp_path: Path) -> None:
+    index = m2dr.Index.build(model, ["a file", "a list", "a path"], folder=tmp_path, exits=False)
+
+    index.add(["a socket"])
+    index.delete(1)
+    index.add([{"text": "a thread"}])
+    index.delete([np.int64(0), "2"])
+
+    assert sorted(hit.docid for hit in index.search("a", k=9)) == ["3", "4"]
+    assert index.get("4")["text"] == "a thread"
+    with pytest.raises(UserError, match="the id 3.0 is empty"):
+        index.delete([3.0])
+
+
 def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
     given = {"dims": [8], "exits": False, "name": "documents"}
     index = m2dr.Index.build(model, DOCUMENTS, folder=tmp_path, **given)

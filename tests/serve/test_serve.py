@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -20,8 +21,10 @@ from m2dr import Encoder, Index, open_index
 from m2dr.core.errors import UserError
 from m2dr.core.files import write_record
 from m2dr.core.records import Cut
+from m2dr.core.requests import IndexRequest
 from m2dr.evaluation.grid import PROVENANCE, Grid, Provenance, write_grid
 from m2dr.serve.service import find_grid
+from m2dr.tasks.indexing.index import index_corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
 QUERIES = ("read the file", "open a path and close it", "sort")
@@ -291,6 +294,49 @@ def test_end_answers_what_has_arrived(world: World, tmp_path: Path) -> None:
 
         assert (statuses, code) == ([200] * 8, 0)
         assert "Traceback" not in server.log.read_text()
+
+
+def test_an_index_that_changes_is_answered_from_one_state(world: World, tmp_path: Path) -> None:
+    corpus, root = tmp_path / "corpus", tmp_path / "indexes"
+    copytree(world.corpus, corpus)
+    request = IndexRequest(
+        str(corpus), str(world.model), dims=(16, 32), root=root, device="cpu", dtype="fp32"
+    )
+    index_corpus(request)
+    query = {"query": "read a file", "k": 1000}
+    cuts = ({}, {"layer": 0, "dim": 16}, {"layer": 1})
+    asked = [query | more for more in (*cuts, {"compare": True, "dim": 24})]
+    with Server("--index", root, *CPU, cwd=tmp_path) as server:
+
+        def answers() -> list[object]:
+            return [server.search(**body)["results"] for body in asked]
+
+        before, seen = answers(), []
+        path = corpus / "corpus.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()][5:]
+        lines[0]["text"] = "Read a file, and a file again."
+        lines += [{"_id": f"n{n}", "text": f"A file {n}.", "metadata": {"a": 1}} for n in range(9)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with ThreadPoolExecutor(1) as pool:
+            syncing = pool.submit(index_corpus, request)
+            while not syncing.done():
+                seen.append(answers())
+        # What is not open waits for the new state.
+        filtered = server.hits(**query, layer=2, filter="a = 1")
+        hybrid = server.hits(**query, hybrid=True)
+        end = time.monotonic() + 60
+        while (after := answers()) == before:
+            assert time.monotonic() < end, server.log.read_text()
+        assert "Traceback" not in server.log.read_text()
+
+    index = open_index(root, device="cpu", dtype="fp32")
+    expected = [index.search("read a file", k=1000, **cut) for cut in cuts]
+    found = [[hit["docid"] for hit in answer[0]["hits"]] for answer in after]
+    assert found[:3] == [[hit.docid for hit in answer] for answer in expected]
+    assert hybrid == [hit.docid for hit in index.search("read a file", k=1000, hybrid=True)]
+    assert sorted(filtered) == [f"n{n}" for n in range(9)]
+    for number, states in enumerate(zip(before, after, strict=True)):
+        assert all(each[number] in states for each in seen)
 
 
 # The description

@@ -51,6 +51,19 @@ def test_every_kind_of_figure_in_every_format(results: Path, tmp_path: Path) -> 
     assert all(imread(path).std() > 0.01 for path in files if path.suffix == ".png")
 
 
+def test_a_table_for_latex(results: Path, tmp_path: Path) -> None:
+    (file,) = draw_figures(FiguresRequest((results,), tmp_path / "out", formats=("tex",))).files
+
+    lines = file.read_text().splitlines()
+    assert lines[1:5] == [
+        r"\begin{tabular}{llrrr}", r"\toprule", r"layer & model & 8 & 16 & 32 \\", r"\midrule"
+    ]  # fmt: skip
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+    cells = [line.removesuffix(r" \\").split(" & ") for line in lines[5:-2]]
+    assert cells[0][1] == r"<script>alert('1')</script>\&" + r'"\$x\^{}2\$'
+    assert sum(cell.startswith(r"\textbf{.") for row in cells for cell in row) == 6
+
+
 def test_the_log_of_a_training_is_a_figure(tmp_path: Path) -> None:
     lines = [
         line

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import LOG_FILE, read_log
+from m2dr.core.files import LOG_FILE, read_log, write_text
 from m2dr.core.report import Report
 from m2dr.core.requests import FiguresRequest
 from m2dr.evaluation import figures
@@ -22,6 +22,7 @@ from m2dr.evaluation.grid import (
     read_provenance,
     require_comparable,
     require_same_queries,
+    tex_table,
     told_apart,
 )
 from m2dr.tasks.evaluating.compare import plain
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEPARATE = "separate"
+TEX = "tex"  # of the formats, that of tables
 Drawings = Iterator[tuple[str, Callable[[], "Figure"]]]  # name of a file without its suffix
 
 
@@ -52,13 +54,14 @@ def draw_figures(request: FiguresRequest) -> Report:
     """
     logs = [folder for folder in request.results if (folder / LOG_FILE).is_file()]
     results = [folder for folder in request.results if folder not in logs]
+    kinds = [kind for kind in request.formats if kind != TEX]
     files = [
         figures.save(
             figures.draw_training(read_log(folder), str(folder)),
             request.out / f"{plain(folder.resolve().name)}-training.{kind}",
         )
         for folder in logs
-        for kind in request.formats
+        for kind in kinds
     ]
     places = by_place(read_results(results))
     separate = joined_grid(request.separate) if request.separate else None
@@ -73,10 +76,13 @@ def draw_figures(request: FiguresRequest) -> Report:
         for measure in measures:
             for name, draw in _drawings(found, measure, reference):
                 figure = draw()
-                for kind in request.formats:
+                for kind in kinds:
                     files.append(
                         figures.save(figure, request.out / plain(place) / f"{name}.{kind}")
                     )
+            if TEX in request.formats:
+                files.append(request.out / plain(place) / f"{plain(measure)}.{TEX}")
+                write_text(files[-1], tex_table(told_apart(grids), measure))
     return Report(files=tuple(files))
 
 

@@ -24,7 +24,7 @@ from m2dr.evaluation.costs import (
     read_costs,
     with_unit,
 )
-from m2dr.evaluation.grid import Grid, aligned, format_score, read_provenance
+from m2dr.evaluation.grid import Grid, aligned, format_score, html_table, read_provenance
 from m2dr.tasks.evaluating.compare import USUAL, grid_of
 
 
@@ -52,8 +52,23 @@ class Choice(Report):
         return candidate.quality / full if full else 0.0
 
     def __str__(self) -> str:
+        title, rows = self._table()
+        return "\n".join([self._sentence(), "", title, *aligned(rows, left={0}), self.costs.setup])
+
+    def _repr_html_(self) -> str:
+        """Return the choice and the frontier as a notebook shows them."""
+        return html_table(f"{self._sentence()}. {self._table()[0]}", self._table()[1])
+
+    def _sentence(self) -> str:
         chosen, measure = self.chosen, self.measure
         costs = "; ".join(with_unit(name, value) for name, value in chosen.costs.items())
+        return (
+            f"{chosen.cut}: {measure} {format_score(chosen.quality)} "
+            f"({self.share(chosen):.1%} of {self.whole}); {costs}"
+        )
+
+    def _table(self) -> tuple[str, list[list[str]]]:
+        chosen, measure = self.chosen, self.measure
         rows = [["cut", measure, "share", "p50 ms", "p95 ms", "bytes", "M mult-adds", "docs/s"]]
         # Where multiply-adds have a ceiling, the chosen cut need not be on the frontier.
         outside = [] if chosen in self.frontier else [chosen]
@@ -71,18 +86,11 @@ class Choice(Report):
                     f"{cost.documents_per_second:,.0f}",
                 ]
             )
-        return "\n".join(
-            [
-                f"{chosen.cut}: {measure} {format_score(chosen.quality)} "
-                f"({self.share(chosen):.1%} of {self.whole}); {costs}",
-                "",
-                f"Frontier: {measure} against query latency (p{self.percentile}) and bytes per "
-                f"document; {len(self.frontier)} of {counted(len(self.candidates), 'cuts')}, * "
-                "chosen",
-                *aligned(rows, left={0}),
-                self.costs.setup,
-            ]
+        title = (
+            f"Frontier: {measure} against query latency (p{self.percentile}) and bytes per "
+            f"document; {len(self.frontier)} of {counted(len(self.candidates), 'cuts')}, * chosen"
         )
+        return title, rows
 
     def record(self) -> dict[str, Any]:
         """Return the chosen cut and the frontier with the names of grid.json and costs.json."""

@@ -17,6 +17,7 @@ from m2dr.core.progress import printable
 from m2dr.core.settings import request_of, takes
 from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import CORPUS_FILE, Columns, Passages, changed
+from m2dr.data.tables import id_of
 from m2dr.index.manifest import (
     DIGITS,
     MANIFEST,
@@ -272,6 +273,8 @@ class Index:
         queries = [texts] if isinstance(texts, str) else list(texts)
         if isinstance(texts, Mapping) or not all(isinstance(query, str) for query in queries):
             raise UserError("Give a query, or a list of queries, which are strings.")
+        own = ("layer", "dim", "document_layer", "k", "filter")
+        request_of(requests.Blend, weights, "search", own)
         searcher = self.searcher(layer, dim, document_layer)
         depth = None if k is None else int(k)
         answers: list[Answer] = searcher.answers(queries, depth, filter, **weights)
@@ -326,7 +329,8 @@ class Index:
         """Add documents to the corpus of `Index.build`, and to every layer and dim of its index.
 
         Args:
-            documents: as `build` takes them, each with an id.
+            documents: as `build` takes them. Where all ids are whole numbers, as those that `build`
+                gave, new documents may have none, and the next numbers are theirs.
             replace: whether documents of the same ids are replaced.
             columns: as `build` takes them.
 
@@ -336,20 +340,30 @@ class Index:
         """
         from m2dr.tasks.indexing.index import sync
 
-        added = as_documents(changed(documents, columns), numbered=False)
+        known = list(self.searcher().documents.docids)
+        is_numbered = all(map(str.isdecimal, known))
+        first = max(map(int, known)) + 1 if is_numbered else None
+        added = as_documents(changed(documents, columns), first)
         report = sync(self._index_request(), added, replace_same=replace)
         self._reopen()
         return report
 
-    def delete(self, docids: str | Sequence[str]) -> "ChangeReport":
+    def delete(self, docids: str | int | Iterable[str | int]) -> "ChangeReport":
         """Delete documents from the corpus of `Index.build`, and from its index.
 
         Raises:
-            UserError: an id is not there, or all documents would be gone; nothing has changed then.
+            UserError: an id is not there, or neither a text nor a whole number, or all documents
+                would be gone; nothing has changed then.
         """
         from m2dr.tasks.indexing.index import sync
 
-        deleted = [docids] if isinstance(docids, str) else list(docids)
+        listed = (
+            docids if isinstance(docids, Iterable) and not isinstance(docids, str) else [docids]
+        )
+        try:
+            deleted = list(map(id_of, listed))
+        except ValueError as error:
+            raise UserError(f"Nothing was deleted: {error}.") from None
         report = sync(self._index_request(), delete=deleted)
         self._reopen()
         return report

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
+from m2dr.index.exit_files import state_of
 from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import Filter
 from m2dr.index.funnel import Funnel, FunnelIndex
@@ -48,6 +49,9 @@ from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
 from m2dr.tasks.models import label_of
 from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
 
+if TYPE_CHECKING:
+    import pandas
+
 EXACT = "exact"  # the engine that needs no index and scans the store
 DEPTH = 10  # documents of an answer where no number is asked for
 _FILTERS = 8  # whose documents are kept open
@@ -62,6 +66,11 @@ class ResolvedIndex:
     corpus: str  # as stores name it
     home: Path  # holds a store per layer
     folder: Path | None = None  # of an index that the request names by its folder
+
+    @cached_property
+    def state(self) -> list[tuple[int, ...]]:
+        """The stamps of stores and exits when the request was resolved."""
+        return state_of(self.home)
 
     @property
     def card(self) -> ModelCard:
@@ -120,6 +129,7 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
         home = store_folder(request.root, corpus, card.fingerprint, 1).parent
         resolved = ResolvedIndex(request, _with_lengths(model, home, request), corpus, home)
         _ = resolved.dataset  # whose documents must be those of the stores
+    _ = resolved.state  # before anything of it is opened
     check_cut(resolved)
     return resolved
 
@@ -312,6 +322,15 @@ class Answer(Sequence[Hit]):
 
     def __getitem__(self, index: Any) -> Any:  # a hit, or a tuple of them
         return self.hits[index]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return a row per hit: rank, docid, score, and both scores of a hybrid."""
+        import pandas
+
+        names = ["rank", "docid", "score"]
+        names += ["vector_score", "bm25_score"] * any(h.bm25_score is not None for h in self.hits)
+        rows = [[getattr(hit, name) for name in names] for hit in self.hits]
+        return pandas.DataFrame(rows, columns=names)
 
     def __repr__(self) -> str:
         rows = (f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}" for hit in self.hits)
