@@ -203,7 +203,8 @@ class Searchable(ABC):
                 UserWarning,
                 stacklevel=2,
             )
-        return run if names is query_ids else Run({**dict.fromkeys(query_ids, _NONE), **run.rankings})
+        empty = {} if names is query_ids else dict.fromkeys(query_ids, _NONE)
+        return Run({**empty, **run.rankings})
 
     @property
     def deepest(self) -> int:
