@@ -68,5 +68,5 @@ def test_python_of_the_readme_runs(
     ]
     exec(compile(program, "README.md", "exec"), {})  # noqa: S102
 
-    assert capsys.readouterr().out.split()[1::2] == ["random.choice"] * 3
+    assert capsys.readouterr().out.split()[1::2] == ["choice"] * 3
     assert not [each for each in recwarn if each.category is UserWarning]
