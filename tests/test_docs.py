@@ -45,7 +45,9 @@ NOTEBOOK = ROOT / "docs/first-steps.ipynb"
 
 
 @pytest.mark.usefixtures("here")
-def test_notebook_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebook_runs(
+    capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
     names: dict[str, object] = {"__name__": "notebook"}
     for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"]:
         if cell["cell_type"] == "code":
@@ -53,3 +55,18 @@ def test_notebook_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
     printed = capsys.readouterr().out
     assert "nDCG@10" in printed
+    assert printed.count("shutil.disk_usage") == 3  # at each layer
+    assert not [each for each in recwarn if each.category is UserWarning]
+
+
+@pytest.mark.usefixtures("here")
+def test_python_of_the_readme_runs(
+    capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    [program] = [
+        body for kind, body in BLOCK.findall(PAGES[0].read_text("utf-8")) if kind == "python"
+    ]
+    exec(compile(program, "README.md", "exec"), {})  # noqa: S102
+
+    assert capsys.readouterr().out.split()[1::2] == ["choice"] * 3
+    assert not [each for each in recwarn if each.category is UserWarning]
