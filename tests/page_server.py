@@ -63,6 +63,10 @@ class FakeServer:
         layer, dim = body.get("layer", last[0]), body.get("dim", last[1])
         hits = self.hits(body["query"], layer, dim, body["k"])
         result: dict[str, Any] = {"query": body["query"], "hits": hits}
+        if body.get("explain"):
+            for hit in hits:
+                words = {word: hit["score"] / 2 for word in body["query"].split()}
+                hit["explain"] = words | {"(rest of the query)": -0.1}
         times = {"tokenise_ms": 0.1, "encode_ms": 0.2 + layer, "search_ms": dim / 100}
         told = {"index": index["name"], "cut": f"L{layer}D{dim}", "layer": layer, "dim": dim,
                 "results": [result], "times": times}  # fmt: skip

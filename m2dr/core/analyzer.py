@@ -68,22 +68,35 @@ class Analyzer:
         for word in _WORD.findall(text):
             known = self._stems.get(word)
             if known is None:
-                known = self._stems[word] = self._analyzed(word)
+                known = self._stems[word] = [stem for stem, _ in self._analyzed(word)]
             stems += known
         return stems
 
-    def _analyzed(self, word: str) -> list[str]:
+    def written(self, text: str, limit: int | None = None) -> dict[str, str]:
+        """Return the first stems of a text, each as it is written there; forms joined by slashes.
+
+        >>> Analyzer().written("Parsing parsed files")
+        {'pars': 'Parsing/parsed', 'file': 'files'}
+        """
+        forms: dict[str, dict[str, str]] = {}
+        words = _WORD.findall(unicodedata.normalize("NFKC", text))
+        for stem, form in [pair for word in words for pair in self._analyzed(word)][:limit]:
+            forms.setdefault(stem, {}).setdefault(form.lower(), form)
+        return {stem: "/".join(each.values()) for stem, each in forms.items()}
+
+    def _analyzed(self, word: str) -> list[tuple[str, str]]:
+        """Return the stems of a word, each with what it is the stem of."""
         if _UNSPACED.search(word):
             pieces = [piece for piece in _UNSPACED.split(word) if piece]
             if len(pieces) > 1:
-                return [stem for piece in pieces for stem in self(piece)]
-            return [word[at : at + 2] for at in range(max(len(word) - 1, 1))]
+                words = [word for piece in pieces for word in _WORD.findall(piece)]
+                return [pair for word in words for pair in self._analyzed(word)]
+            return [(word[at : at + 2],) * 2 for at in range(max(len(word) - 1, 1))]
         parts = _PART.split(word)
-        words = [each.lower() for each in ([word, *parts] if len(parts) > 1 else parts)]
         return [
-            self._stem(each)
-            for each in words
-            if len(each) >= self._shortest and each not in self._stop_words
+            (self._stem(each.lower()), each)
+            for each in ([word, *parts] if len(parts) > 1 else parts)
+            if len(each.lower()) >= self._shortest and each.lower() not in self._stop_words
         ]
 
 

@@ -145,6 +145,8 @@ class Ranking:
     scores: tuple[float, ...]
     # Of a hybrid, by the vectors, None beyond the end of their ranking, and by BM25.
     parts: tuple[tuple[float | None, float], ...] = ()
+    # Of a hybrid: the factors of both, and what is added where there is a score by vectors.
+    scale: tuple[float, float, float] = (1.0, 0.0, 0.0)
 
     @classmethod
     def of(

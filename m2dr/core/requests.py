@@ -442,6 +442,7 @@ class QueriesRequest(SearchRequest):
     )  # fmt: skip
     topics: Path | None = option(None, "Queries: id<tab>text lines, or JSONL.", is_file=True)
     run_file: Path | None = option(None, "TREC run to write, of --topics.", "--run", is_file=True)
+    explain: bool = option(False, "Say how much of each score comes from each word of the query.")
 
 
 @dataclass(frozen=True)

@@ -175,11 +175,28 @@ class Bm25:
         """Return the score of every document, [documents]; 0 where it shares no word with it."""
         scores = np.zeros(len(self.docids), np.float32)
         for word in self._analyzer(text):
-            number = bisect_left(self._words, word)
-            if number < len(self._words) and self._words[number] == word:
-                postings = slice(*self._starts[number : number + 2].tolist())
-                scores[self._rows[postings]] += self._weights[postings]
+            rows, weights = self._postings(word)
+            scores[rows] += weights
         return scores
+
+    def _postings(self, word: str) -> tuple[Array, Array]:
+        """Return the rows of the documents with a word, and what it adds to their scores."""
+        number = bisect_left(self._words, word)
+        postings = slice(0)
+        if number < len(self._words) and self._words[number] == word:
+            postings = slice(*self._starts[number : number + 2].tolist())
+        return self._rows[postings], self._weights[postings]
+
+    def parts(self, text: str, rows: Rows) -> dict[str, Scores]:
+        """Return what each word of a query, as it is written, adds to the scores of rows [n]."""
+        counts, parts = Counter(self._analyzer(text)), {}
+        for stem, form in self._analyzer.written(text).items():
+            holding, weights = self._postings(stem)
+            places = np.minimum(np.searchsorted(holding, rows), max(len(holding) - 1, 0))
+            if len(holding):
+                added = np.where(holding[places] == rows, weights[places], np.float32(0))
+                parts[form] = counts[stem] * added
+        return parts
 
     def rank(self, scores: Scores, k: int, drop: str | None = None) -> Ranking:
         """Rank the best `k` documents that share a word with the query.
@@ -224,7 +241,7 @@ def contenders(rows: Rows, scores: Scores, k: int) -> tuple[Rows, Scores]:
 
 def blended(
     words: Scores, scores: Scores, rows: Rows, weight: float, k: int
-) -> tuple[Rows, Scores]:
+) -> tuple[Rows, Scores, tuple[float, float, float]]:
     """Add BM25 to the best documents of a query by its vector.
 
     The sum of `weight` times the BM25 score, as a share of the best one, and of 1 - `weight` times
@@ -241,14 +258,17 @@ def blended(
 
     Returns:
         Rows, increasing, and scores of the documents that may be among the best `k`; each shares a
-        word with the query or is among `rows`.
+        word with the query or is among `rows`. Last, `Ranking.scale`.
     """
-    total = words / (words.max(initial=0) or np.float32(1)) * np.float32(weight)
-    least = np.float32(0)
+    best = words.max(initial=0) or np.float32(1)
+    total = words / best * np.float32(weight)
+    least = low = np.float32(0)
+    factor = 0.0
     if rows.size:
         low, high = scores.min(), scores.max()
         if high > low:  # else the vector, perhaps of unknown words, tells no document from another
             total[rows] += (scores - low) / (high - low) * np.float32(1 - weight)
+            factor = (1 - weight) / float(high - low)
         if rows.size >= k:
             least = np.partition(total[rows], -k)[-k]
     if least > 0:  # which k documents reach
@@ -257,7 +277,8 @@ def blended(
         is_candidate = words > 0
         is_candidate[rows] = True
     candidates = np.flatnonzero(is_candidate)
-    return contenders(candidates, total[candidates], k)
+    scale = (factor, weight / float(best), -factor * float(low))
+    return *contenders(candidates, total[candidates], k), scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +323,7 @@ class Hybrid:
                 words[dropped] = 0
             is_hit = (rows >= 0) & (rows != dropped) & has
             scores, rows = scores[is_hit], rows[is_hit]
-            best, totals = blended(words, scores, rows, self.weight, k)
+            best, totals, scale = blended(words, scores, rows, self.weight, k)
             docids = all_docids.take(best)
             ranking = Ranking.of(docids, totals, k)
             by_vectors = np.full_like(words, np.nan)
@@ -311,5 +332,5 @@ class Hybrid:
             parts_of = dict(zip(docids, pairs, strict=True))
             parts = [parts_of[docid] for docid in ranking.docids]
             parts = [(None if isnan(by_vector) else by_vector, word) for by_vector, word in parts]
-            rankings[name] = replace(ranking, parts=tuple(parts))
+            rankings[name] = replace(ranking, parts=tuple(parts), scale=scale)
         return Run(rankings)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from m2dr.core.analyzer import Analyzer
-from m2dr.core.arrays import Array, Float32
+from m2dr.core.arrays import Array, Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.files import explain_failure, write_bytes
 from m2dr.model.hub import WORDS
@@ -23,6 +23,8 @@ from m2dr.model.hub import WORDS
 #   N texts, F words, W dims of the embedding, K dims that are asked for, L layers.
 
 _BESIDE = "beside."  # begins the name of a layer's matrix
+Parts = dict[str, Float32]  # what adds up to a vector, [W] each, by word and by names such as REST
+REST = "(rest of the query)"  # of a query: all that is no sum over its words
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,33 @@ class WordTable:
         table = self.table if dim in (None, self.width) else self.table[:, :dim]
         vectors = np.zeros((len(tokens), table.shape[1]), np.float32)
         for vector, own in zip(vectors, tokens, strict=True):
-            counts = Counter(own)
-            rows = np.fromiter(counts, np.int64, len(counts))
-            shares = np.sqrt(np.fromiter(counts.values(), np.float32, len(counts)))
-            shares *= self.weights[rows]
-            np.dot(unit_rows(shares), table[rows].astype(np.float32), out=vector)
+            rows, shares = self._shares(own)
+            np.dot(shares, table[rows].astype(np.float32), out=vector)
         if not np.isfinite(vectors).all():
             raise UserError(f"{self.path} holds a number that is not finite.")
         return vectors
+
+    def _shares(self, tokens: Sequence[int]) -> tuple[Int64, Float32]:
+        """Return the different rows of a text, and how much of each is in its vector."""
+        counts = Counter(tokens)
+        rows = np.fromiter(counts, np.int64, len(counts))
+        shares = np.sqrt(np.fromiter(counts.values(), np.float32, len(counts)))
+        return rows, unit_rows(shares * self.weights[rows])
+
+    def parts(self, text: str, layer: int = 0) -> Parts:
+        """Return what each known word adds to the vector of a text at a layer that reads words.
+
+        Words are as the text writes them. The sum is what `embed` gives, or what `add` adds to the
+        output of an exit.
+        """
+        rows, shares = self._shares(self.tokenize(text))
+        added = shares[:, None] * self.table[rows].astype(np.float32)
+        written = self.analyzer.written(text, self.limit).items()
+        names = {self.rows[stem]: form for stem, form in written if stem in self.rows}
+        parts = {names[row]: part for row, part in zip(rows.tolist(), added, strict=True)}
+        if not layer:
+            return parts
+        return {name: part @ self.beside[layer] for name, part in scaled(parts, 1.0).items()}
 
     def mixed(self, vectors: Float32, texts: Sequence[str], weight: float) -> Float32:
         """Return the vectors [N, W] of texts, of length one, plus `weight` times their words'."""
@@ -207,3 +228,15 @@ def unit_rows(vectors: Float32) -> Float32:
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit: Float32 = vectors / np.maximum(lengths, np.float32(1e-12))
     return unit
+
+
+def scaled(parts: Parts, length: float) -> Parts:
+    """Return parts whose sum has a length; of a sum of length zero they stay as they are."""
+    before = np.linalg.norm(sum(parts.values(), np.zeros(1, np.float32)))
+    scale = np.float32(length / max(float(before), 1e-12))
+    return {name: scale * part for name, part in parts.items()}
+
+
+def with_rest(parts: Parts, vector: Float32) -> Parts:
+    """Return parts, and what is missing of a vector [W] beside them."""
+    return parts | {REST: vector - sum(parts.values(), np.zeros(1, np.float32))}

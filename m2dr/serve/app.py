@@ -76,6 +76,7 @@ class SearchBody(_Asked):  # type: ignore[valid-type,misc]  # made above
     dim: Dim | None = None
     filter: Text | None = Field(None, description="Of the documents' fields, as `year >= 2020`.")
     index: str | None = Field(None, description="Name of an index; the first one by default.")
+    explain: bool | None = Field(None, description="Whether hits have the shares of words.")
     compare: bool | None = Field(
         None, description="Whether the answer of the full model stands beside that of the cut."
     )
@@ -108,6 +109,9 @@ class Hit(BaseModel):
     fields: dict[str, Any]
     vector_score: float | None = Field(None, description="Of a hybrid; null beyond 1,000 hits.")
     bm25_score: float | None = Field(None, description="Of a hybrid.")
+    explain: dict[str, float] | None = Field(
+        None, description="By word its share in the score; in parentheses, what is of no word."
+    )
 
 
 class Result(BaseModel):
@@ -260,7 +264,8 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         queries = body.queries or [body.query or ""]
         return await service.search(
             queries, body.k or 10, body.layer, body.dim, body.filter, body.index,
-            bool(body.compare), **{name: getattr(body, name) for name in _OPTIONS},
+            bool(body.compare), bool(body.explain),
+            **{name: getattr(body, name) for name in _OPTIONS},
         )  # fmt: skip
 
     @app.post("/v1/embeddings", response_model=EmbeddingsAnswer, **answered)

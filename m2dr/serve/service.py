@@ -336,6 +336,7 @@ class Service:
         filter: str | None,
         index: str | None,
         compare: bool,
+        explain: bool,
         **weights: bool | float | None,
     ) -> Table:
         """Answer `POST /search` from one state of an index, also while that is changed on disk.
@@ -386,6 +387,12 @@ class Service:
         for number, query in enumerate(queries):
             rankings = [outcome.rankings[number] for outcome in outcomes]
             hits = [_hits(ranking, k, texts) for ranking in rankings]
+            if explain:
+                for (searcher, _), outcome, rows in zip(opened, outcomes, hits, strict=True):
+                    what = query, outcome.vectors[number], outcome.rankings[number]
+                    explained = await asyncio.to_thread(_explained, searcher, *what, **weights)
+                    for row, shares in zip(rows, explained, strict=False):
+                        row["explain"] = shares
             result: Table = {"query": query, "hits": hits[0]}
             if compare:
                 best = rankings[1].docids[:_TOP]
@@ -635,6 +642,13 @@ async def _documents(
         return documents, problem
 
     return read() if served.remembered(docids) else await asyncio.to_thread(read)
+
+
+def _explained(searcher: Searcher, *what: Any, **weights: Any) -> list[dict[str, float]]:
+    try:
+        return searcher.explain(*what, **weights)
+    except UserError as error:
+        raise Refused(422, str(error), "explain") from None
 
 
 def _hits(ranking: Ranking, k: int, texts: Mapping[str, Document]) -> list[Table]:

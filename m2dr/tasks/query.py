@@ -37,7 +37,7 @@ from m2dr.index.manifest import layer_folder
 from m2dr.model.checkpoint import Model, check_exits, load, open_model
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import SAMPLE_QUERY, tokenize
-from m2dr.model.words import WordTable
+from m2dr.model.words import Parts, WordTable, scaled, with_rest
 from m2dr.tasks.embed import embed_texts, tokens_per_batch
 from m2dr.tasks.models import label_of, names_of
 
@@ -394,6 +394,16 @@ class QueryEncoder:
         """Return the vectors of texts, [N, W], in order, not normalised."""
         return self.embed(self.tokenize(texts), texts, ids)
 
+    def parts(self, text: str, vector: Float32) -> Parts:
+        """Return what adds up to the vector [W] of a query: its words, and what is no sum of these.
+
+        Args:
+            text: of the query.
+            vector: as `encode` gave it.
+        """
+        del text
+        return with_rest({}, vector)
+
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each query that `multiply_adds` counts."""
         return [len(row) for row in self.tokenize(texts)]
@@ -440,6 +450,10 @@ class _Words(QueryEncoder):
     ) -> Float32:
         del texts, ids
         return self.table.embed_tokens(rows)
+
+    def parts(self, text: str, vector: Float32) -> Parts:
+        del vector
+        return self.table.parts(text)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the different words of each query that are known: a repeated one is read once."""
@@ -492,6 +506,11 @@ class _Model(QueryEncoder):
         if self._words is not None:
             self._words.add(vectors[None], [self.plan.layer], texts)
         return vectors
+
+    def parts(self, text: str, vector: Float32) -> Parts:
+        if self._words is None or self.plan.layer not in self._words.beside:
+            return super().parts(text, vector)
+        return with_rest(self._words.parts(text, self.plan.layer), vector)
 
     def _run(self, rows: Sequence[Sequence[int]], vectors: Float32) -> None:
         runtime, layers = self.opened.runtime, [self.plan.layer]
@@ -549,6 +568,9 @@ class _Bridge(_Model):
         self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
     ) -> Float32:
         return self._bridge.bridged(super().embed(rows, texts, ids), texts)
+
+    def parts(self, text: str, vector: Float32) -> Parts:
+        return with_rest(scaled(self._bridge.parts(text), 1.0), vector)
 
     def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
         del layer  # the whole other model runs

@@ -134,7 +134,7 @@ def test_a_blend_is_a_convex_combination(
     scores = sorted(data.draw(st.lists(numbers, min_size=len(rows), max_size=len(rows))))[::-1]
 
     given = np.array(words, np.float32), np.array(scores, np.float32), np.array(rows, int), weight
-    found, total = blended(*given, len(words))
+    found, total, _ = blended(*given, len(words))
 
     expected = {}
     for row, score in enumerate(words):

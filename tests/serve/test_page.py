@@ -108,7 +108,7 @@ def test_typing_and_sliders(opened: Open) -> None:
 
 def test_real_index(opened: Open, server: Server, world: World) -> None:
     def docids(page: "Page", ranking: str) -> list[str]:
-        rows = page.locator(f"{ranking} > li")
+        rows = page.locator(f"{ranking} > li[data-docid]")
         found: list[str] = rows.evaluate_all("rows => rows.map(row => row.dataset.docid)")
         return found
 
@@ -196,6 +196,25 @@ def test_address_of_a_cut(opened: Open, fake: FakeServer) -> None:
         "layer": 4, "hybrid": False, "query_mix": True,
     }  # fmt: skip
     assert again.get_by_label("Filter").input_value() == "year > 2020 & x=1"
+
+
+def test_bars_say_which_words_found_a_document(opened: Open, fake: FakeServer) -> None:
+    page = opened("#q=two+<b>words</b>&layer=2&dim=32")
+    settled(page, "L2D32")
+    assert not page.locator(".why").count()
+    assert "explain" not in fake.searches[-1]
+
+    page.get_by_label("Say which words found them").check()
+
+    rows = page.locator("#hits > li").first.locator(".why li")
+    page.locator("#hits .why").first.wait_for()
+    assert rows.all_inner_texts() == [
+        "two\n0.500", "<b>words</b>\n0.500", "(rest of the query)\n-0.100"
+    ]  # fmt: skip
+    lengths = rows.locator(".bar").evaluate_all("bars => bars.map(b => b.style.cssText)")
+    assert [float(each.split(":")[1].strip(" ;")) for each in lengths] == [1, 1, 0.2]
+    assert fake.searches[-1]["explain"]
+    assert "explain=1" in page.url
 
 
 def test_no_text_is_html(opened: Open, fake: FakeServer) -> None:

@@ -86,6 +86,21 @@ def test_words_beside_vectors(
             assert hit.get("bm25_score") == pytest.approx(other.bm25_score)
 
 
+@pytest.mark.parametrize(("layer", "hybrid"), [(0, None), (0, 0.4), (2, None), (4, None)])
+def test_hits_are_explained(server: Server, index: Index, layer: int, hybrid: float | None) -> None:
+    asked = {"layer": layer, "dim": 16, "k": 7, "hybrid": hybrid}
+    expected = index.search(QUERIES, **asked)
+
+    answer = server.search(queries=QUERIES, explain=True, compare=True, **asked)
+
+    for mine, theirs in zip(answer["results"], expected, strict=True):
+        for hit, other in zip(mine["hits"], theirs.hits, strict=True):
+            assert hit["explain"] == pytest.approx(other.explain(), abs=1e-4)
+            assert sum(hit["explain"].values()) == pytest.approx(hit["score"], abs=1e-5)
+        assert all(hit["explain"] for hit in mine["full"])
+    assert "explain" not in server.search(query=QUERIES[0], **asked)["results"][0]["hits"][0]
+
+
 def test_words_in_queries(server: Server) -> None:
     """Layer 0 is words already; this index has none for the full model."""
     assert server.search(query=QUERIES[0], layer=0, query_mix=True)["query_mix"] == 0

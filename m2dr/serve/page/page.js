@@ -18,7 +18,9 @@ const BRIGHT = 0.179; // the luminance from which black text has more contrast t
 
 const at = (id) => document.getElementById(id);
 const WEIGHTS = ["hybrid", "query_mix"]; // parameters with a box
-const state = { query: "", filter: "", hybrid: false, query_mix: false, index: null, layer: 0, dim: 0 };
+const BOXES = [...WEIGHTS, "explain"];
+const WORDS = 6; // shares that a hit shows, at most
+const state = { query: "", filter: "", hybrid: false, query_mix: false, explain: false, index: null, layer: 0, dim: 0 };
 let indexes = [];
 let answer = null; // the last answer that was drawn
 let asked = 0; // number of the last request; answers to earlier ones are dropped
@@ -96,7 +98,7 @@ function readAddress() {
   state.index = index.name;
   state.query = given.get("q") ?? "";
   state.filter = index.fields?.length ? given.get("filter") ?? "" : "";
-  for (const name of WEIGHTS) state[name] = given.has(name) ? given.get(name) === "1" : index[name] > 0;
+  for (const name of BOXES) state[name] = given.has(name) ? given.get(name) === "1" : index[name] > 0;
   state.layer = number("layer", index.layers);
   state.dim = number("dim", index.dims);
 }
@@ -108,7 +110,7 @@ function writeAddress() {
   kept.set("dim", state.dim);
   if (indexes.length > 1) kept.set("index", state.index);
   if (state.filter) kept.set("filter", state.filter);
-  for (const name of WEIGHTS) if (state[name] !== current()[name] > 0) kept.set(name, state[name] ? 1 : 0);
+  for (const name of BOXES) if (state[name] !== current()[name] > 0) kept.set(name, state[name] ? 1 : 0);
   history.replaceState(null, "", `#${kept}`);
 }
 
@@ -147,7 +149,7 @@ function sentence(said) {
 function request(more = {}) {
   return {
     query: state.query, k: K, layer: state.layer, dim: state.dim, index: state.index,
-    filter: state.filter || null,
+    filter: state.filter || null, ...(state.explain ? { explain: true } : {}),
     ...Object.fromEntries(WEIGHTS.map((name) => [name, state[name] && (current()[name] || true)])), ...more,
   };
 }
@@ -466,8 +468,22 @@ function row(hit, changed) {
   const facts = `${hit.score.toFixed(3)}${parts}${hit.title && hit.title !== hit.docid ? ` · ${hit.docid}` : ""}`;
   made.append(title, element("p", { className: "text", textContent: hit.text ?? "" }),
     element("p", { className: "facts", textContent: facts }));
+  if (hit.explain) made.append(shares(hit.explain));
   made.dataset.docid = hit.docid;
   return made;
+}
+
+/** Return the shares of a score as bars, the largest as long as there is room. */
+function shares(explained) {
+  const all = Object.entries(explained).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+  const longest = Math.abs(all[0]?.[1] ?? 1) || 1;
+  const rows = all.slice(0, WORDS).map(([word, share]) => {
+    const bar = element("i", { className: share < 0 ? "bar less" : "bar", ariaHidden: "true" });
+    bar.style.setProperty("--share", Math.abs(share) / longest);
+    return element("li", {}, element("span", { textContent: word }), bar, element("b", { textContent: share.toFixed(3) }));
+  });
+  if (all.length > WORDS) rows.push(element("li", { textContent: `and ${all.length - WORDS} smaller` }));
+  return element("ul", { className: "why", ariaLabel: "Shares of the score" }, ...rows);
 }
 
 /** Let documents that were there before move from their old place to the new one. */
@@ -548,7 +564,7 @@ function show() {
   readAddress();
   at("query").value = state.query;
   at("filter").value = state.filter;
-  for (const name of WEIGHTS) at(name).checked = state[name];
+  for (const name of BOXES) at(name).checked = state[name];
   drawIndex();
   drawCut();
   clear();
@@ -582,7 +598,7 @@ function listenToTexts() {
     state.filter = event.target.value;
     setQuery(state.query, TYPING_MS);
   });
-  for (const name of WEIGHTS) {
+  for (const name of BOXES) {
     at(name).addEventListener("change", (event) => {
       state[name] = event.target.checked;
       setQuery(state.query, 0);

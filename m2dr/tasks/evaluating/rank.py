@@ -301,7 +301,7 @@ class GridRanker:
                 words[self._own_rows[number]] = 0
             for key, (by_vectors, rows) in hits.items():
                 is_hit = rows[number] >= 0
-                best, scores = blended(
+                best, scores, _ = blended(
                     words, by_vectors[number, is_hit], rows[number, is_hit], self.hybrid, k
                 )
                 order = np.lexsort((-self._docid_ranks[best], -scores))[:k]

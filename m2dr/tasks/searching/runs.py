@@ -43,6 +43,8 @@ def search(request: requests.QueriesRequest) -> Report:
         raise UserError("A query was given and --topics too; give one of them.")
     if topics is None and not request.text.strip():
         raise UserError('Nothing to search for: give a query, such as: m2dr search "read a file"')
+    if request.explain and topics is not None:
+        raise UserError("--explain is of the hits of one query, and a run has no place for it.")
     refuse_same_file("--run", request.run_file, {"--topics": topics, "--corpus": request.corpus})
     queries = read_topics(topics) if topics else None  # before anything is loaded
     searcher = Searcher(request)
@@ -77,6 +79,14 @@ def search(request: requests.QueriesRequest) -> Report:
         except UserError as error:
             hits.append(row | {"text": None, "fields": {}})
             notes = [f"Warning: {error}"]
+        if request.explain:
+            hits[-1]["explain"] = shares = hit.explain()
+            if any(name[0] != "(" for name in shares):
+                lines.append(f"     {', '.join(f'{each} {shares[each]:.4f}' for each in shares)}")
+            elif hit.rank == 1:
+                notes.append(
+                    "No word of the query has a share of its own: the model reads it as a whole."
+                )
     times = (answer.tokenise_ms, answer.encode_ms, answer.search_ms)
     notes.append("tokenise {:.2f} ms, encode {:.2f} ms, search {:.2f} ms".format(*times))
     cut = (searcher.cut.layer, searcher.documents.layer, searcher.cut.dim)

@@ -5,9 +5,10 @@ A query text passes `Searcher`: the encoder of its plan (`tasks.query`), then
 """
 
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from m2dr.core import requests
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say
-from m2dr.core.records import Cut, Document, ModelCard, Query, Run, Value
+from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run, Value
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
@@ -43,8 +44,10 @@ from m2dr.index.manifest import (
 )
 from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import Mixed, Ranker, Searchable
-from m2dr.index.store import open_store
+from m2dr.index.store import Store, open_store
+from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import Model, open_model
+from m2dr.model.words import scaled
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
 from m2dr.tasks.models import label_of
 from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
@@ -55,6 +58,10 @@ if TYPE_CHECKING:
 EXACT = "exact"  # the engine that needs no index and scans the store
 DEPTH = 10  # documents of an answer where no number is asked for
 _FILTERS = 8  # whose documents are kept open
+# Shares of a score that are of no word, beside REST: of a hybrid, that its vectors' scores begin
+# above 0; and of an engine with codes of few bits, what its score differs by from the vectors'.
+SCALE, ROUNDING = "(scale of the vectors)", "(rounding of the index)"
+_ROUNDED = 3e-6  # of a score, which float32 scores of the same vectors differ by
 
 
 @dataclass(frozen=True)
@@ -279,6 +286,18 @@ class Hit:
     _searcher: "Searcher" = field(repr=False, compare=False)
     vector_score: float | None = None  # of a hybrid; None beyond the 1,000 best by vectors
     bm25_score: float | None = None  # of a hybrid
+    _shares: Callable[[], list[dict[str, float]]] = field(default=list, repr=False, compare=False)
+
+    def explain(self) -> dict[str, float]:
+        """Return the share of each word of the query in the score, the largest first.
+
+        The shares add up to the score. Words are as the query has them. What is no sum over words
+        has a share of its own, in parentheses: all of it, where a model reads the whole query.
+
+        Raises:
+            UserError: the store of the vectors is not beside the index.
+        """
+        return self._shares()[self.rank - 1]
 
     @property
     def text(self) -> str:
@@ -421,14 +440,66 @@ class Searcher:
         documents = self.documents.where(wanted) if wanted else self.documents
         if not blend.hybrid:
             return documents
-        store = open_store(store_of(self.resolved))
-        if documents.manifest.docids != store.manifest.docids:
-            raise UserError(f"BM25 is of the documents of {store.folder}; the index has others.")
+        store = self._store
         bm25 = open_bm25(store, lambda: self.resolved.dataset)
         unfit = None
         if wanted:
             unfit = ~np.isin(np.arange(store.documents), store.matching(wanted))
         return Hybrid(documents, bm25, blend.hybrid, unfit)
+
+    @cached_property
+    def _store(self) -> Store:
+        store = open_store(store_of(self.resolved))
+        if self.documents.manifest.docids != store.manifest.docids:
+            raise UserError(f"The index has other documents than {store.folder}.")
+        return store
+
+    def explain(
+        self, text: str, vector: Float32, ranking: Ranking, **weights: bool | float | None
+    ) -> list[dict[str, float]]:
+        """Return the shares of the words of a query in the score of each document, as `Hit` does.
+
+        Args:
+            text: of the query.
+            vector: of the query [W], before words are mixed in.
+            ranking: of the query.
+            weights: that it was ranked by, as `blend` takes them.
+
+        Raises:
+            UserError: the store of the vectors is not beside the index.
+        """
+        blend, store, similarity = self.blend(**weights), self._store, self.resolved.card.similarity
+        parts = self._encoder.parts(text, vector)
+        if blend.query_mix:
+            words = scaled(self.plan.words.parts(text), blend.query_mix)
+            parts = scaled(parts, 1.0)
+            parts |= {name: part + parts.get(name, 0) for name, part in words.items()}
+        rows_of = store.docids.find(ranking.docids)
+        rows = np.array([rows_of[docid] for docid in ranking.docids], np.int64)
+        documents = prefixes(store.rows(rows), self.cut.dim, similarity).astype(np.float64)
+        query = np.reshape([*parts.values()], (len(parts), vector.size))[:, : self.cut.dim]
+        query = query.astype(np.float64)
+        if similarity == "cosine":  # its prefix has length one, and so the sum of the parts
+            query /= max(float(np.linalg.norm(query.sum(axis=0))), 1e-30)
+        by_words = query @ documents.T  # [parts, hits]
+        factor, bm25_factor, offset = ranking.scale
+        bm25 = {}
+        if blend.hybrid:
+            bm25 = open_bm25(store, lambda: self.resolved.dataset).parts(text, rows)
+        explained = []
+        for n, score in enumerate(ranking.scores):
+            shares = defaultdict[str, float](float)
+            if not ranking.parts or ranking.parts[n][0] is not None:
+                shares |= zip(parts, (factor * by_words[:, n]).tolist(), strict=True)
+                shares[SCALE] = offset
+            for name, scores in bm25.items():
+                shares[name] += bm25_factor * float(scores[n])
+            off = score - sum(shares.values())
+            if abs(off) > _ROUNDED * max(1, abs(score)):
+                shares[ROUNDING] = off
+            ordered = sorted(shares.items(), key=lambda item: (item[0][0] == "(", -item[1]))
+            explained.append({name: share for name, share in ordered if share or name[0] != "("})
+        return explained
 
     def search(self, text: str, k: int | None = None) -> Answer:
         """Return the best `k` documents of one query."""
@@ -455,14 +526,17 @@ class Searcher:
         if not texts:
             return []
         names = [str(number) for number in range(len(texts))]
-        run, spans = self._timed_run(names, texts, k, self.where(filter, **weights), drop_own=False)
+        ranker = self.where(filter, **weights)
+        run, vectors, spans = self._timed_run(names, texts, k, ranker, drop_own=False)
         times = [1000 * span / len(texts) for span in spans]
         answers = []
-        for ranking in map(run.rankings.__getitem__, names):
+        for text, vector, name in zip(texts, vectors, names, strict=True):
+            ranking = run.rankings[name]
+            shares = cache(partial(self.explain, text, vector, ranking, **weights))
             parts = ranking.parts or [(None, None)] * len(ranking.docids)
             ranked = zip(ranking.scores, ranking.docids, parts, strict=True)
             hits = (
-                Hit(n, score, docid, self, *both)
+                Hit(n, score, docid, self, *both, shares)
                 for n, (score, docid, both) in enumerate(ranked, 1)
             )
             answers.append(Answer(tuple(hits), *times))
@@ -487,8 +561,10 @@ class Searcher:
         documents: Ranker,
         drop_own: bool,
         ids: Sequence[str] = (),
-    ) -> tuple[Run, tuple[float, float, float]]:
-        """Return the run of queries, and the seconds of tokenising, encoding and searching.
+    ) -> tuple[Run, Float32, tuple[float, float, float]]:
+        """Return the run of queries, their vectors [Q, W], and the seconds of each step.
+
+        The steps are tokenising, encoding and searching.
 
         Args:
             names: of the queries.
@@ -508,4 +584,4 @@ class Searcher:
         drop = {name: name for name in names} if drop_own else None
         run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
         ranked = time.perf_counter()
-        return run, (tokenised - start, encoded - tokenised, ranked - encoded)
+        return run, vectors, (tokenised - start, encoded - tokenised, ranked - encoded)
