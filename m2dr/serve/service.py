@@ -354,7 +354,15 @@ class Service:
             name, served = self._index(index)
             try:
                 return await self._answer(
-                    name, served, queries, k, served.cut(layer, dim), filter, compare, weights
+                    name,
+                    served,
+                    queries,
+                    k,
+                    served.cut(layer, dim),
+                    filter,
+                    compare,
+                    explain,
+                    weights,
                 )
             except (Refused, UserError, OSError):
                 if not served.is_outdated:
@@ -370,6 +378,7 @@ class Service:
         cut: Cut,
         filter: str | None,
         compare: bool,
+        explain: bool,
         weights: Mapping[str, bool | float | None],
     ) -> Table:
         cuts = [cut, served.full] if compare else [cut]
