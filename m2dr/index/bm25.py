@@ -241,8 +241,10 @@ def blended(
 
     Returns:
         Rows, increasing, and scores of the documents that may be among the best `k`; each shares a
-        word with the query or is among `rows`.
+        word with the query or, where the vectors have a weight, is among `rows`.
     """
+    if weight == 1:
+        scores, rows = _NONE
     total = words / (words.max(initial=0) or np.float32(1)) * np.float32(weight)
     least = np.float32(0)
     if rows.size:
