@@ -267,7 +267,8 @@ class Service:
                 SearchRequest(
                     request.corpus, request.model, index=folder, root=request.root,
                     device=request.device, dtype=request.dtype, engine=request.engine,
-                    runtime=request.runtime, **request.query_options,
+                    runtime=request.runtime, min_score=request.min_score,
+                    **request.query_options,
                 ),
                 encoders,
             )  # fmt: skip
@@ -299,6 +300,7 @@ class Service:
         layer: int | None,
         dim: int | None,
         filter: str | None,
+        min_score: float | str | None,
         index: str | None,
         compare: bool,
         explain: bool,
@@ -317,12 +319,13 @@ class Service:
         cuts = [cut, served.full] if compare else [cut]
         opened = [await _opened(served, each) for each in cuts]
         depth = max(k, _TOP) if compare else k
+        shown: Any = filter, min_score, weights
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
-            await self._ranked(*opened[0], queries, depth, filter, weights)
+            await self._ranked(*opened[0], queries, depth, *shown)
         outcomes = await asyncio.gather(
-            *(self._ranked(*each, queries, depth, filter, weights) for each in opened)
+            *(self._ranked(*each, queries, depth, *shown) for each in opened)
         )
         texts, problem = await _documents(served, outcomes)
         results = []
@@ -360,12 +363,14 @@ class Service:
         queries: Sequence[str],
         k: int,
         filter: str | None,
+        min_score: float | str | None,
         weights: Mapping[str, bool | float | None],
     ) -> Outcome:
         try:
-            documents = await asyncio.to_thread(searcher.where, filter or "", **weights)
+            documents = await asyncio.to_thread(searcher.where, filter or "", min_score, **weights)
         except UserError as error:
-            param = "filter" if filter else "query_mix" if weights["query_mix"] else "hybrid"
+            asked = {"filter": filter, "min_score": min_score, "query_mix": weights["query_mix"]}
+            param = next((name for name, value in asked.items() if value), "hybrid")
             raise Refused(422, str(error), param) from None
         return await self._batched(encoder, queries, "query", documents, k)
 
