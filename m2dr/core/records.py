@@ -3,7 +3,7 @@
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Literal, cast, get_args
 
@@ -182,6 +182,12 @@ class Ranking:
         kept = [pair for pair in pairs if pair[1] != drop][:k]
         return cls(tuple(docid for _, docid in kept), tuple(score for score, _ in kept))
 
+    def down_to(self, score: float) -> "Ranking":
+        """Return the documents that have at least this score, compared as float32."""
+        (least,) = array("f", [score])
+        n = sum(each >= least for each in self.scores)
+        return replace(self, docids=self.docids[:n], scores=self.scores[:n], parts=self.parts[:n])
+
 
 @dataclass(frozen=True)
 class Run:
@@ -326,6 +332,15 @@ EXITS_FILE = "exits.json"
 
 
 @dataclass(frozen=True)
+class UnrelatedScores:
+    """What short texts of documents score against other documents, at one cut of the queries."""
+
+    layer: int
+    dim: int
+    quantiles: tuple[float, ...]  # at `core.option.PERCENTILES`
+
+
+@dataclass(frozen=True)
 class IndexExits:
     """The record of the exits of an index; an older one lacks fields and matches no documents."""
 
@@ -336,6 +351,7 @@ class IndexExits:
     encoding: str = ""  # digest of the settings of encoding
     dtype: str = ""  # of the encoder whose states were read
     files: tuple[tuple[str, str], ...] = ()  # name and sha256 of each
+    unrelated: tuple[UnrelatedScores, ...] = ()  # against documents of the last layer
 
 
 EXPORTED_FILE = "export.json"

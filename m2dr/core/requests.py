@@ -11,6 +11,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.option import (
     REQUIRED,
     count,
+    least_score,
     measure_floor,
     milliseconds,
     option,
@@ -187,6 +188,19 @@ class QueryOptions(Blend):
     def query_options(self) -> dict[str, Any]:
         """These fields alone, by name."""
         return {each.name: getattr(self, each.name) for each in fields(QueryOptions)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Which of the documents that were found are hits."""
+
+    min_score: str = option(
+        "",
+        "Least score of a hit: a number, or p50, p90, p95, p99 or p99.9, which so many per cent of "
+        "unrelated texts score below.",
+        read=least_score,
+        metavar="X",
+    )
 
 
 @dataclass(frozen=True)
@@ -386,7 +400,7 @@ class VerifyRequest(_OfIndexes):
 
 
 @dataclass(frozen=True)
-class SearchRequest(_OfIndexes, QueryOptions):
+class SearchRequest(_OfIndexes, QueryOptions, Shown):
     """What `m2dr search` is asked, without the queries."""
 
     corpus: str = corpus_option()
@@ -936,7 +950,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
-class ServeRequest(_OfIndexes, QueryOptions):
+class ServeRequest(_OfIndexes, QueryOptions, Shown):
     """Serve indexes over HTTP: search, embeddings and a page.
 
     Examples:

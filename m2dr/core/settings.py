@@ -470,6 +470,8 @@ def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` 
     if isinstance(value, bool) and described.bare is not None:
         value = described.bare if value else 0.0
     value = fspath(value) if isinstance(value, PathLike) else value
+    if hint is str and described.read:  # which checks a number of Python too
+        value = described.read(str(value))
     value = value.tolist() if hasattr(value, "tolist") else value
     if is_list and not isinstance(value, list | tuple):
         several = isinstance(value, Iterable) and not isinstance(value, str)

@@ -19,6 +19,7 @@ import numpy as np
 from m2dr.core import files
 from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import UserError
+from m2dr.core.option import PERCENTILES
 from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.manifest import STORE, Label, StoreManifest, layer_folders
 from m2dr.index.store import stamp_of
@@ -101,7 +102,21 @@ def digest_of_exits(folder: Path) -> str:
     Raises:
         UserError: the record is missing or damaged.
     """
-    return files.json_sha256(asdict(read_exits_record(folder)))
+    record = asdict(read_exits_record(folder))
+    del record["unrelated"]  # no vector depends on these
+    return files.json_sha256(record)
+
+
+def unrelated_score(folder: Path | None, percentile: str, layer: int, dim: int) -> float | None:
+    """Return the score that `percentile`, as p99, of unrelated texts score below; None if unknown.
+
+    Raises:
+        UserError: the record of the exits in the folder is damaged.
+    """
+    place = [f"p{each:g}" for each in PERCENTILES].index(percentile)
+    rows = read_exits_record(folder).unrelated if folder else ()
+    found = (row.quantiles[place] for row in rows if (row.layer, row.dim) == (layer, dim))
+    return next(found, None)
 
 
 def sampled_rows(documents: int, most: int = MOST_STATES) -> Int64:

@@ -61,6 +61,31 @@ class Mixed:
         return self.documents.ranked(query_ids, self.vectors(queries, texts), k, drop, texts)
 
 
+@dataclass(frozen=True, eq=False)
+class AtLeast:
+    """Documents of which only those of a score are found.
+
+    Attributes:
+        documents: that are ranked.
+        score: the least.
+    """
+
+    documents: Ranker
+    score: float
+
+    def ranked(
+        self,
+        query_ids: Sequence[str],
+        queries: Floats,
+        k: int,
+        drop: Mapping[str, str] | None = None,
+        texts: Sequence[str] = (),
+    ) -> Run:
+        """Rank as `documents` does, down to the score."""
+        run = self.documents.ranked(query_ids, queries, k, drop, texts)
+        return Run({name: each.down_to(self.score) for name, each in run.rankings.items()})
+
+
 class Manifest(Protocol):
     """What a store, an index or a collection records of its documents and their vectors."""
 

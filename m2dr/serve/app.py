@@ -75,6 +75,7 @@ class SearchBody(_Asked):  # type: ignore[valid-type,misc]  # made above
     layer: Layer | None = None
     dim: Dim | None = None
     filter: Text | None = Field(None, description="Of the documents' fields, as `year >= 2020`.")
+    min_score: float | Text | None = Field(None, description="A number, or as `p99`.")
     index: str | None = Field(None, description="Name of an index; the first one by default.")
     explain: bool | None = Field(None, description="Whether hits have the shares of words.")
     compare: bool | None = Field(
@@ -263,8 +264,8 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
             raise Refused(422, "Give `query`, a text, or `queries`, a list of texts.", "query")
         queries = body.queries or [body.query or ""]
         return await service.search(
-            queries, body.k or 10, body.layer, body.dim, body.filter, body.index,
-            bool(body.compare), bool(body.explain),
+            queries, body.k or 10, body.layer, body.dim, body.filter, body.min_score,
+            body.index, bool(body.compare), bool(body.explain),
             **{name: getattr(body, name) for name in _OPTIONS},
         )  # fmt: skip
 

@@ -41,6 +41,8 @@ _EXAMPLES, _LOOKED_AT = 4, 64  # queries that the page suggests, and documents t
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Table = dict[str, Any]
+# Filter, least score and weights: which hits are shown, and how they score.
+_Shown = tuple[str | None, float | str | None, Mapping[str, bool | float | None]]
 
 
 class Refused(Exception):  # noqa: N818  # as HTTPException is no error of the server
@@ -312,7 +314,8 @@ class Service:
                 SearchRequest(
                     request.corpus, request.model, index=folder, root=request.root,
                     device=request.device, dtype=request.dtype, engine=request.engine,
-                    runtime=request.runtime, **request.query_options,
+                    runtime=request.runtime, min_score=request.min_score,
+                    **request.query_options,
                 ),
                 encoders, request.grid,
             )  # fmt: skip
@@ -334,6 +337,7 @@ class Service:
         layer: int | None,
         dim: int | None,
         filter: str | None,
+        min_score: float | str | None,
         index: str | None,
         compare: bool,
         explain: bool,
@@ -353,17 +357,9 @@ class Service:
         while True:
             name, served = self._index(index)
             try:
-                return await self._answer(
-                    name,
-                    served,
-                    queries,
-                    k,
-                    served.cut(layer, dim),
-                    filter,
-                    compare,
-                    explain,
-                    weights,
-                )
+                cut = served.cut(layer, dim)
+                shown = filter, min_score, weights
+                return await self._answer(name, served, queries, k, cut, compare, explain, shown)
             except (Refused, UserError, OSError):
                 if not served.is_outdated:
                     raise
@@ -376,20 +372,20 @@ class Service:
         queries: Sequence[str],
         k: int,
         cut: Cut,
-        filter: str | None,
         compare: bool,
         explain: bool,
-        weights: Mapping[str, bool | float | None],
+        shown: _Shown,
     ) -> Table:
+        weights = shown[2]
         cuts = [cut, served.full] if compare else [cut]
         opened = [await _opened(served, each) for each in cuts]
         depth = max(k, _TOP) if compare else k
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
-            await self._ranked(served, *opened[0], queries, depth, filter, weights)
+            await self._ranked(served, *opened[0], queries, depth, *shown)
         outcomes = await asyncio.gather(
-            *(self._ranked(served, *each, queries, depth, filter, weights) for each in opened)
+            *(self._ranked(served, *each, queries, depth, *shown) for each in opened)
         )
         texts, problem = await _documents(served, outcomes)
         results = []
@@ -428,14 +424,16 @@ class Service:
         queries: Sequence[str],
         k: int,
         filter: str | None,
+        min_score: float | str | None,
         weights: Mapping[str, bool | float | None],
     ) -> Outcome:
         try:
-            documents = await asyncio.to_thread(searcher.where, filter or "", **weights)
+            documents = await asyncio.to_thread(searcher.where, filter or "", min_score, **weights)
         except UserError as error:
-            param = "filter" if filter else "query_mix" if weights["query_mix"] else "hybrid"
+            asked = {"filter": filter, "min_score": min_score, "query_mix": weights["query_mix"]}
+            param = next((name for name, value in asked.items() if value), "hybrid")
             raise Refused(422, str(error), param) from None
-        if filter or any(weights.values()):  # which was read from disk
+        if filter or min_score or any(weights.values()):  # which was read from disk
             served.check_state()
         return await self._batched(encoder, queries, "query", documents, k)
 

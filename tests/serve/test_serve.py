@@ -101,6 +101,18 @@ def test_hits_are_explained(server: Server, index: Index, layer: int, hybrid: fl
     assert "explain" not in server.search(query=QUERIES[0], **asked)["results"][0]["hits"][0]
 
 
+def test_hits_of_a_least_score(server: Server, index: Index) -> None:
+    every = index.search(QUERIES[0], layer=0, dim=16, k=7)
+    asked = {"query": QUERIES[0], "layer": 0, "dim": 16, "k": 7}
+
+    answer = server.search(**asked, min_score=every[3].score)
+
+    assert len(answer["results"][0]["hits"]) == sum(h.score >= every[3].score for h in every)
+    refused = server.post("/search", asked | {"min_score": "p99"})
+    assert (refused.status, refused.json["error"]["param"]) == (422, "min_score")
+    assert "knows no p99 of unrelated texts at L0D16" in refused.message
+
+
 def test_words_in_queries(server: Server) -> None:
     """Layer 0 is words already; this index has none for the full model."""
     assert server.search(query=QUERIES[0], layer=0, query_mix=True)["query_mix"] == 0

@@ -20,7 +20,7 @@ from m2dr.core.files import (
     write_record,
 )
 from m2dr.core.progress import progress, say
-from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits
+from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits, UnrelatedScores
 from m2dr.core.report import Report
 from m2dr.core.requests import FitIndexRequest
 from m2dr.data.dataset import Dataset
@@ -41,6 +41,7 @@ from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
 from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader
+from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
     drop_exits,
@@ -72,6 +73,9 @@ def fit_encoded(job: EncodingJob, dataset: Dataset, store: Store, language: str 
         remove_stale_lock(folder)
     elif any(folder.glob("states-*")):
         _fit(job, dataset, store, folder, language)
+    fitting = exit_files.fitting_exits(store.folder)
+    if fitting and not exit_files.read_exits_record(folder).unrelated:
+        measure_unrelated(job.model, dataset, store, job.device, job.dtype)
 
 
 def refit_words(store: Store, dataset: Dataset) -> None:
@@ -97,7 +101,7 @@ def refit_words(store: Store, dataset: Dataset) -> None:
         words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
         replace(words_and_exits, query_model=before.query_model).write(folder)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
-        _write_record(store, fit, record.dtype, folder)
+        _write_record(store, fit, record.dtype, folder, record.unrelated)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
     say(
         f"{counted(len(words.rows), 'words', ',')} fitted to the documents of now in "
@@ -131,7 +135,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     if outdated:
         refit_words(store, dataset)
     fitted = not request.overwrite and exit_files.fitting_exits(folder)
-    if fitted and not request.query_model and not outdated:
+    measured = fitted and exit_files.read_exits_record(exits).unrelated
+    if measured and not request.query_model and not outdated:
         raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
     model = model.with_lengths_of(store.manifest.label)
     store.manifest.label.accept(label_of(model), store.manifest.corpus)
@@ -147,10 +152,11 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     )
     if not CorpusDigest.of(dataset).is_of(store.manifest):
         raise UserError(f"{folder} holds other documents than {request.corpus}; index it again.")
-    record = None if fitted else _fit(job, dataset, store, exits, request.language)
+    if not fitted:
+        _fit(job, dataset, store, exits, request.language)
     if request.query_model:
-        record = _bridge(request, dataset, store, exits)
-    record = record or exit_files.read_exits_record(exits)
+        _bridge(request, dataset, store, exits)
+    record = measure_unrelated(model, dataset, store, request.device, request.dtype)
     text = f"{counted(record.fit.texts, 'documents')}: {exits}"
     return FitIndexReport(record, text=text, files=(exits,))
 
@@ -253,7 +259,13 @@ def _write(
     return _write_record(store, fit, dtype, folder)
 
 
-def _write_record(store: Store, fit: FitRecord, dtype: str, folder: Path) -> IndexExits:
+def _write_record(
+    store: Store,
+    fit: FitRecord,
+    dtype: str,
+    folder: Path,
+    unrelated: tuple[UnrelatedScores, ...] = (),
+) -> IndexExits:
     record = IndexExits(
         store.manifest.corpus,
         store.manifest.label.fingerprint,
@@ -262,6 +274,7 @@ def _write_record(store: Store, fit: FitRecord, dtype: str, folder: Path) -> Ind
         exit_files.encoding_of(store.manifest.label),
         dtype,
         tuple((n, sha256_of(folder / n)) for n in (EXITS, WORDS) if (folder / n).exists()),
+        unrelated,
     )
     write_record(folder / EXITS_FILE, record)
     exit_files.forget_states(folder)

@@ -1,7 +1,7 @@
 """`m2dr index verify`: check the files of stores and indexes, and encode a sample again."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
+from m2dr.core.option import PERCENTILES
 from m2dr.core.progress import progress
-from m2dr.core.records import CARD_FILE, EXITS_FILE, Document
+from m2dr.core.records import CARD_FILE, EXITS_FILE, Cut, Document
 from m2dr.core.report import Report
 from m2dr.core.requests import VerifyRequest
 from m2dr.data.dataset import Dataset
@@ -81,6 +82,12 @@ def verify(request: VerifyRequest) -> VerifyReport:
     verdicts = tuple(
         _verdict(folder, request, shared.get(folder, []), corpus_of) for folder in folders
     )
+    verdicts = tuple(
+        replace(verdict, notes=(*verdict.notes, *_unrelated(verdict.folder.parent)))
+        if verdict.folder in shared and verdict.is_well
+        else verdict
+        for verdict in verdicts
+    )
     code = 0 if all(verdict.is_well for verdict in verdicts) else 2
     return VerifyReport(verdicts, text="\n".join(map(str, verdicts)), exit_code=code)
 
@@ -108,6 +115,16 @@ def _shared_problems(home: Path) -> Iterator[str]:
             check()
         except UserError as error:
             yield str(error)
+
+
+def _unrelated(home: Path) -> Iterator[str]:
+    """Yield the scores of unrelated texts by layer, at the most dims."""
+    exits = home / EXITS_FOLDER
+    rows = read_exits_record(exits).unrelated if (exits / EXITS_FILE).exists() else ()
+    for row in {row.layer: row for row in rows}.values():
+        pairs = zip(PERCENTILES, row.quantiles, strict=True)
+        shown = ", ".join(f"p{percentile:g} {score:.3f}" for percentile, score in pairs)
+        yield f"Unrelated texts at {Cut(row.layer, row.dim)}: {shown}"
 
 
 def _check_exits(folder: Path) -> None:

@@ -91,7 +91,8 @@ class Index:
             dtype: auto, fp32 or bf16.
             root: folder of the indexes; by default that of FOLDER/NAME of `build`, else indexes/.
             options: other fields of `SearchRequest`: model, corpus, dim, document_layer, engine,
-                funnel, runtime, exits, filter, hybrid and query_mix, as `m2dr search` takes them.
+                funnel, runtime, exits, filter, min_score, hybrid and query_mix, as `m2dr search`
+                takes them.
 
         Raises:
             UserError: no such model, corpus or index, or they do not fit.
@@ -242,6 +243,7 @@ class Index:
         document_layer: int | None = None,
         k: int | None = None,
         filter: str = "",
+        min_score: float | str | None = None,
         **weights: bool | float | None,
     ) -> Any:  # an Answer, or a list of them
         """Return the best `k` documents of each query.
@@ -257,6 +259,8 @@ class Index:
             k: documents per query; 10 by default, or all where there are fewer.
             filter: which documents may be found, by their own fields, as `m2dr search --filter`
                 takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
+            min_score: least score of a hit: a number, or a percentile such as "p99", which so many
+                of unrelated texts score below.
             weights: hybrid, whether to rank by BM25 too, or its weight, and query_mix, whether to
                 add the words of queries to their vectors at layers that read none, or by which
                 weight; as the index was opened by default.
@@ -277,7 +281,7 @@ class Index:
         request_of(requests.Blend, weights, "search", own)
         searcher = self.searcher(layer, dim, document_layer)
         depth = None if k is None else int(k)
-        answers: list[Answer] = searcher.answers(queries, depth, filter, **weights)
+        answers: list[Answer] = searcher.answers(queries, depth, filter, min_score, **weights)
         return answers[0] if isinstance(texts, str) else answers
 
     def embed_query(self, text: str, layer: int | None = None) -> list[float]:

@@ -13,7 +13,7 @@ from m2dr.data.qrels import read_topics
 from m2dr.evaluation.runs import read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.searching.search import DEPTH, Searcher
+from m2dr.tasks.searching.search import DEPTH, Hit, Searcher
 
 
 @dataclass(frozen=True)
@@ -60,39 +60,48 @@ def search(request: requests.QueriesRequest) -> Report:
     notes = []
     if not answer.hits:
         has_vector = searcher.vectors([request.text]).any()
-        reason = (
-            "none fits the filter" if has_vector else "no word of the query is known at layer 0"
-        )
+        reason = "no word of the query is known at layer 0"
+        if has_vector:
+            least = f"none reaches --min-score {request.min_score}"
+            reason = least if request.min_score else "none fits the filter"
         notes.append(f"No document was found: {reason}.")
     hits, lines = [], []
     for hit in answer.hits:
-        row: dict[str, Any] = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
-        lines.append(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}")
-        if hit.bm25_score is not None:
-            row |= {"vector_score": hit.vector_score, "bm25_score": hit.bm25_score}
-            by_vectors = "–" if hit.vector_score is None else f"{hit.vector_score:.4f}"
-            lines[-1] += f"  (vectors {by_vectors}, BM25 {hit.bm25_score:.2f})"
-        try:
-            snippet = " ".join(hit.text.split())
-            lines.append(f"     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
-            hits.append(row | {"text": hit.text, "fields": hit.fields})
-        except UserError as error:
-            hits.append(row | {"text": None, "fields": {}})
-            notes = [f"Warning: {error}"]
-        if request.explain:
-            hits[-1]["explain"] = shares = hit.explain()
-            if any(name[0] != "(" for name in shares):
-                lines.append(f"     {', '.join(f'{each} {shares[each]:.4f}' for each in shares)}")
-            elif hit.rank == 1:
-                notes.append(
-                    "No word of the query has a share of its own: the model reads it as a whole."
-                )
+        row, shown, problem = _row(hit, request.explain)
+        hits.append(row)
+        lines += shown
+        notes = [f"Warning: {problem}"] if problem else notes
+    explained = [name for row in hits for name in row.get("explain", ())]
+    if explained and all(name[0] == "(" for name in explained):
+        notes.append("No word of the query has a share of its own: the model reads it as a whole.")
     times = (answer.tokenise_ms, answer.encode_ms, answer.search_ms)
     notes.append("tokenise {:.2f} ms, encode {:.2f} ms, search {:.2f} ms".format(*times))
     cut = (searcher.cut.layer, searcher.documents.layer, searcher.cut.dim)
     return SearchReport(
         paired(request.text), *cut, tuple(hits), *times, text="\n".join(lines), notes=tuple(notes)
     )
+
+
+def _row(hit: Hit, explain: bool) -> tuple[dict[str, Any], list[str], str]:
+    """Return the fields of a hit, its lines, and why its text is not at hand."""
+    row: dict[str, Any] = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
+    lines, problem = [f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}"], ""
+    if hit.bm25_score is not None:
+        row |= {"vector_score": hit.vector_score, "bm25_score": hit.bm25_score}
+        by_vectors = "–" if hit.vector_score is None else f"{hit.vector_score:.4f}"
+        lines[-1] += f"  (vectors {by_vectors}, BM25 {hit.bm25_score:.2f})"
+    try:
+        snippet = " ".join(hit.text.split())
+        lines.append(f"     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
+        row |= {"text": hit.text, "fields": hit.fields}
+    except UserError as error:
+        row |= {"text": None, "fields": {}}
+        problem = str(error)
+    if explain:
+        row["explain"] = shares = hit.explain()
+        if any(name[0] != "(" for name in shares):
+            lines.append(f"     {', '.join(f'{each} {shares[each]:.4f}' for each in shares)}")
+    return row, lines, problem
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.exit_files import state_of
+from m2dr.index.exit_files import fitting_exits, state_of, unrelated_score
 from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import Filter
 from m2dr.index.funnel import Funnel, FunnelIndex
@@ -43,7 +43,7 @@ from m2dr.index.manifest import (
     store_folders_of,
 )
 from m2dr.index.milvus import in_milvus, open_collection
-from m2dr.index.searchable import Mixed, Ranker, Searchable
+from m2dr.index.searchable import AtLeast, Mixed, Ranker, Searchable
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import Model, open_model
@@ -415,13 +415,41 @@ class Searcher:
         options = replace(self.plan.options, **blend_weights)
         return replace(blend, query_mix=replace(self.plan, options=options).mix)
 
-    def where(self, filter: str = "", **weights: bool | float | None) -> Ranker:
+    def least(self, asked: str, blend: requests.Blend) -> float | None:
+        """Return the least score of a hit; None where none was asked for.
+
+        Args:
+            asked: as `m2dr search --min-score` takes it.
+            blend: weights of the search.
+
+        Raises:
+            UserError: it is a percentile, and none is known of scores as these.
+        """
+        if not asked.startswith("p"):
+            return float(asked) if asked else None
+        plan, home = self.plan, self.resolved.home
+        if any(blend.weights.values()) or plan.source == "bridge":
+            raise UserError(f"{asked} is of scores by one model's vectors alone; give a number.")
+        exits = fitting_exits(layer_folder(home, plan.card.layers))
+        meets_last = self.documents.layer == plan.card.layers and (plan.exits or plan.is_as_trained)
+        score = unrelated_score(exits, asked, self.cut.layer, self.cut.dim) if meets_last else None
+        if score is None:
+            raise UserError(
+                f"{home} knows no {asked} of unrelated texts at {self.cut}; m2dr index fit finds "
+                "it at 8, 16, 32 dims and so on, against documents of the last layer."
+            )
+        return score
+
+    def where(
+        self, filter: str = "", min_score: float | str | None = None, **weights: bool | float | None
+    ) -> Ranker:
         """Return the open index, in which only documents that fit a filter are found.
 
         Those that were asked for last stay open.
 
         Args:
             filter: such as `year >= 2020 and lang = en`; that of the request when empty.
+            min_score: as `least` takes it, or a number; that of the request when None.
             weights: as `blend` takes them.
 
         Raises:
@@ -430,9 +458,15 @@ class Searcher:
                 a hybrid has no BM25 of the same documents; or the index has no words to mix.
         """
         text = filter or self.resolved.request.filter
-        return self._ranker(text, self.blend(**weights))
+        shown: requests.Shown = self.resolved.request
+        if min_score is not None:
+            shown = request_of(requests.Shown, {"min_score": min_score})
+        blend = self.blend(**weights)
+        return self._ranker(text, blend, self.least(shown.min_score, blend))
 
-    def _where(self, text: str, blend: requests.Blend) -> Ranker:
+    def _where(self, text: str, blend: requests.Blend, least: float | None = None) -> Ranker:
+        if least is not None:
+            return AtLeast(self._ranker(text, blend), least)
         if blend.query_mix:
             mixed = partial(self.plan.words.mixed, weight=blend.query_mix)
             return Mixed(self._ranker(text, replace(blend, query_mix=0.0)), mixed)
@@ -510,6 +544,7 @@ class Searcher:
         texts: Sequence[str],
         k: int | None = None,
         filter: str = "",  # as the option is called
+        min_score: float | str | None = None,
         **weights: bool | float | None,
     ) -> list[Answer]:
         """Return the best `k` documents of each query, in the order of the queries.
@@ -518,6 +553,7 @@ class Searcher:
             texts: queries.
             k: documents per query; None: 10, or all where there are fewer.
             filter: as `where` takes it. Fewer documents than `k` may fit it.
+            min_score: likewise.
             weights: as `blend` takes them.
 
         Raises:
@@ -526,7 +562,7 @@ class Searcher:
         if not texts:
             return []
         names = [str(number) for number in range(len(texts))]
-        ranker = self.where(filter, **weights)
+        ranker = self.where(filter, min_score, **weights)
         run, vectors, spans = self._timed_run(names, texts, k, ranker, drop_own=False)
         times = [1000 * span / len(texts) for span in spans]
         answers = []
