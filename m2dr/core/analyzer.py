@@ -156,6 +156,16 @@ _FREQUENT = {
     "ukrainian": "в не на що з і та до як це у",
     "urdu": "کے میں کی ہے سے کا اور کو پر نہیں",
     "vietnamese": "của và là không các được trong cho một có",
+    "afrikaans": "die van het nie wat vir met sy hulle hy",
+    "albanian": "të dhe në një për që është me nga janë",
+    "galician": "unha é dos cidades con moitos non máis pola nos",
+    "hausa": "da na ba ya ta ce wani cikin kuma domin",
+    "icelandic": "og að er ekki það sem til við um var",
+    "latin": "et est non ad ut cum sed quae qui atque",
+    "swahili": "na ya wa ni kwa katika za hiyo kuwa cha",
+    "tagalog": "ang ng sa mga ay na at hindi ito para",
+    "welsh": "yn y yr ac ar mae wedi oedd bod ei",
+    "zulu": "ukuthi futhi noma uma kanye ngoba abantu kodwa kusho lapho",
 }
 _ENOUGH = 0.02  # of the words are frequent ones of a language, where the texts are of it
 _ACCENTED = 0.2  # of the words of English texts are not in plain letters, at most

@@ -158,6 +158,8 @@ def decoded(text: str | bytes) -> Any:
             value = None
         if value is None:
             raise
+    except RecursionError:
+        raise msgspec.DecodeError("JSON is nested too deep") from None
     return json.loads(paired(json.dumps(value, ensure_ascii=False)), parse_constant=lambda _: None)
 
 

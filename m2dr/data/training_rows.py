@@ -46,7 +46,8 @@ _SCORE_COLUMNS = ("scores", "score", "labels", "label")  # of all documents of t
 _LABELS = (
     "label", "labels", "relevance", "relevance_label", "is_relevant", "relevant", "rel", "grade",
     "is_answer", "is_correct", "is_positive", "is_selected", "is_duplicate", "correct",
-    "gold_label", "target",
+    "gold", "gold_label", "target", "judgment", "judgement", "relevance_score", "similarity",
+    "similarity_score",
 )  # fmt: skip
 _NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
 _FLAG = ("type", "prompt", "no_in_batch_neg")  # of FlagEmbedding, beside `pos`

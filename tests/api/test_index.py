@@ -167,6 +167,21 @@ def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
         index.delete(["d0"])
 
 
+def test_ids_and_what_get_gives_are_taken_back(model: m2dr.Encoder, tmp_path: Path) -> None:
+    own = {"text": "of a field", "year": 1999}  # the first has the name of a column
+    rows = [{"id": n, "text": TEXT, "metadata": own} for n in range(4)]
+    index = m2dr.Index.build(model, rows, folder=tmp_path, name="c", exits=False)
+
+    assert index.get(1) == index.get(np.int64(1)) == index.get("1")
+    index.add([index.get(1)])  # year before text, and no other content
+    index.delete(0)
+    index.delete(np.array([2]))
+
+    assert sorted(hit.docid for hit in index.search(TEXT, k=9).hits) == ["1", "3"]
+    with pytest.raises(UserError, match=r"the id 1.0 is"):
+        index.delete([1.0])
+
+
 @pytest.mark.parametrize("end", ["before", "after"])
 def test_a_killed_change_leaves_an_index_in_its_state_of_before_or_after(
     end: str, model: m2dr.Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

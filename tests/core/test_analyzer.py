@@ -63,6 +63,15 @@ def test_the_language_is_that_of_the_frequent_words(language: str) -> None:
     [
         ("Tôi không có thời gian cho các bạn trong một ngày và những người của tôi", "Vietnamese"),
         ("Коли я прийшов додому, там нікого не було, і я пішов на вулицю та до школи", "Ukrainian"),
+        (
+            "Die seun het na die skool gegaan en hy wat nie daar was nie, het vir hulle gewag",
+            "Afrikaans",
+        ),
+        ("Mae'r bachgen wedi mynd i'r ysgol ac mae ei ffrindiau yn aros ar y bont", "Welsh"),
+        (
+            "Strákurinn fór í skólann og það er ekki vitað um vini sem hann hitti við ána",
+            "Icelandic",
+        ),
         ("ბიჭი დილით სკოლაში წავიდა და გზაში არავინ შეხვდა", "no language that is known"),
     ],
 )

@@ -113,6 +113,8 @@ def test_control_characters_are_characters_and_half_a_pair_is_replaced(tmp_path:
         ("a.tsv", b"how tall is it\t\tVery tall.\t1\n", "how tall is it .* names no column"),
         ("a.tsv", b"how tall\t\t\tVery tall.\t1\n", "how tall .* names no column"),
         ("a.csv", b"how tall,very\n", "how tall .* names no column"),
+        ("a.json", b"[" * 100_000, "a.json cannot be read: JSON is nested too deep"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl, row 1 is not JSON: JSON is nested too deep"),
     ],
 )
 def test_what_no_reader_understands_is_said(

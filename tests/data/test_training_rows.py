@@ -322,6 +322,11 @@ LABELS: dict[str, Any] = {
         {"query": "q", "positives": [{"text": "p", "label": 1}], "negatives": ["n"]},
         {"query": "q", "positives": [{"text": "n", "label": 0}], "negatives": ["n"]},
     ],
+    "similarities": [
+        {"query": "q", "answer": "p", "similarity": 1.0},
+        {"query": "q", "answer": "n", "similarity": 0.0},
+    ],
+    "gold": ["query\tanswer\tgold", "q\tn\t0", "q\tp\t1"],
     "cells": ["Query\tAnswer\tIs_Relevant", "q\tn\t0", "q\tp\t1"],
     "words": ["query\tanswer\tlabel", "q\tn\tFalse", "q\tp\tTrue"],
     "empty negatives": ["query\tanswer\tnegative\tlabel", "q\tn\t\t0", "q\tp\t\t1"],

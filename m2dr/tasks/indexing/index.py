@@ -15,6 +15,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
+from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import CORPUS_FILE
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
@@ -177,7 +178,7 @@ def _change(
                 absent.discard(document.id)
                 if document.id in new:
                     fresh = new.pop(document.id)
-                    replaced[document.id] = (fresh, fresh.fields) != (document, document.fields)
+                    replaced[document.id] = row_of_document(fresh) != row_of_document(document)
                     document = fresh
                 if document.id not in gone:
                     file.write(document_line(document))
@@ -187,7 +188,7 @@ def _change(
         if not replace_same and (
             others := [docid for docid, differs in replaced.items() if differs]
         ):
-            raise UserError(f"{path} holds {others[0]!r} already, and another text for it.")
+            raise UserError(f"{path} holds {others[0]!r} already, with another content.")
         if absent:
             raise UserError(f"{path} does not hold {min(absent)!r}; nothing was deleted.")
         if not count + len(new):

@@ -219,7 +219,7 @@ class Index:
         """Return the number of documents."""
         return self.searcher().documents.documents
 
-    def get(self, docid: str) -> dict[str, Any]:
+    def get(self, docid: str | int) -> dict[str, Any]:
         """Return a document as `add` takes it: id, title, text and its own fields.
 
         Fields that have the name of one of those, or of another column of m2dr, are in `metadata`.
@@ -227,7 +227,7 @@ class Index:
         Raises:
             UserError: there is none of that id, or the corpus is not on this machine.
         """
-        return row_of_document(self.resolved.dataset.document(docid))
+        return row_of_document(self.resolved.dataset.document(_docid(docid)))
 
     def __repr__(self) -> str:
         return f"Index({self.resolved.corpus!r}, model={self.resolved.model.name!r})"
@@ -360,11 +360,7 @@ class Index:
         listed = (
             docids if isinstance(docids, Iterable) and not isinstance(docids, str) else [docids]
         )
-        try:
-            deleted = list(map(id_of, listed))
-        except ValueError as error:
-            raise UserError(f"Nothing was deleted: {error}.") from None
-        report = sync(self._index_request(), delete=deleted)
+        report = sync(self._index_request(), delete=list(map(_docid, listed)))
         self._reopen()
         return report
 
@@ -404,6 +400,14 @@ def _is_index(name: str) -> bool:
         return True
     above = any(next(Path(name).glob(f"{up}layer-*/{STORE}"), None) for up in ("", "*/", "*/*/"))
     return above and not Path(name, CORPUS_FILE).exists()  # of Index.build: a corpus too
+
+
+def _docid(given: object) -> str:
+    """Return a docid as `add` takes it; raise UserError where that is refused."""
+    try:
+        return id_of(given)
+    except ValueError as error:
+        raise UserError(f"{error}.") from None
 
 
 def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path:
