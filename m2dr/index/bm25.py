@@ -258,8 +258,11 @@ def blended(
 
     Returns:
         Rows, increasing, and scores of the documents that may be among the best `k`; each shares a
-        word with the query or is among `rows`. Last, `Ranking.scale`.
+        word with the query or, where the vectors have a weight, is among `rows`. Last,
+        `Ranking.scale`.
     """
+    if weight == 1:
+        scores, rows = _NONE
     best = words.max(initial=0) or np.float32(1)
     total = words / best * np.float32(weight)
     least = low = np.float32(0)

@@ -376,5 +376,6 @@ def test_a_query_without_a_known_word_finds_nothing(tmp_path: Path, model: m2dr.
     assert (unknown.hits, len(known.hits)) == ((), 3)
     assert not index.search("щека", layer=0, hybrid=True).hits
     assert index.search("zzzz qqqq", layer=4, k=3).hits
+    assert not index.search("zzzz qqqq", layer=4, hybrid=1).hits  # BM25 alone
     with pytest.raises(UserError, match="no vector"):
         index.embed_query("zzzz", layer=0)

@@ -138,7 +138,7 @@ def test_a_blend_is_a_convex_combination(
 
     expected = {}
     for row, score in enumerate(words):
-        if row in rows or score > 0:
+        if score > 0 or (row in rows and weight < 1):
             value = weight * score / (max(words) or 1)
             if row in rows:
                 low, high = min(scores), max(scores)

@@ -43,7 +43,7 @@ def index(model: str) -> m2dr.Index:
 
 
 def expected(index: m2dr.Index, weight: float, wanted: str = "") -> list[tuple[str, float]]:
-    """The scores of all documents, by hand."""
+    """The scores by hand, of all documents; by BM25 alone of those that share a word."""
     ids = [str(hit.docid) for hit in index.search(QUERY, k=80, filter=wanted).hits]
     vectors = {hit.docid: hit.score for hit in index.search(QUERY, k=80, filter=wanted).hits}
     low, high = min(vectors.values()), max(vectors.values())
@@ -53,6 +53,7 @@ def expected(index: m2dr.Index, weight: float, wanted: str = "") -> list[tuple[s
     total = {
         docid: weight * scores[docid] / best + (1 - weight) * (vectors[docid] - low) / (high - low)
         for docid in ids
+        if weight < 1 or scores[docid] > 0
     }
     return sorted(total.items(), key=lambda pair: -pair[1])
 
