@@ -383,9 +383,9 @@ class Service:
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
-            await self._ranked(served, *opened[0], queries, depth, *shown)
+            await self._ranked(served, *opened[0], queries, depth, shown)
         outcomes = await asyncio.gather(
-            *(self._ranked(served, *each, queries, depth, *shown) for each in opened)
+            *(self._ranked(served, *each, queries, depth, shown) for each in opened)
         )
         texts, problem = await _documents(served, outcomes)
         results = []
@@ -423,10 +423,9 @@ class Service:
         encoder: QueryEncoder,
         queries: Sequence[str],
         k: int,
-        filter: str | None,
-        min_score: float | str | None,
-        weights: Mapping[str, bool | float | None],
+        shown: _Shown,
     ) -> Outcome:
+        filter, min_score, weights = shown
         try:
             documents = await asyncio.to_thread(searcher.where, filter or "", min_score, **weights)
         except UserError as error:

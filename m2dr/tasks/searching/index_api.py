@@ -361,9 +361,10 @@ class Index:
         """
         from m2dr.tasks.indexing.index import sync
 
-        if isinstance(docids, str) or not isinstance(docids, Iterable):
-            docids = [docids]
-        report = sync(self._index_request(), delete=map(_docid, docids))
+        listed = (
+            docids if isinstance(docids, Iterable) and not isinstance(docids, str) else [docids]
+        )
+        report = sync(self._index_request(), delete=list(map(_docid, listed)))
         self._reopen()
         return report
 
