@@ -346,12 +346,13 @@ class IndexExits:
 
     corpus: str
     fingerprint: str  # of the model
-    texts: str  # of the store of the last layer: the digest of what was encoded
+    texts: str  # of the store of the last layer: the digest of what the words were fitted to
     fit: FitRecord
     encoding: str = ""  # digest of the settings of encoding
     dtype: str = ""  # of the encoder whose states were read
     files: tuple[tuple[str, str], ...] = ()  # name and sha256 of each
     unrelated: tuple[UnrelatedScores, ...] = ()  # against documents of the last layer
+    exits_texts: str = ""  # as `texts`, of what the exits of layers from 1 were fitted to
 
 
 EXPORTED_FILE = "export.json"

@@ -71,8 +71,12 @@ def fitting_exits(store: Path) -> Path | None:
     return folder if fitted == encoded and record.files else None
 
 
-def are_outdated(store: Path) -> bool:
-    """Return whether documents of a finished store have changed since its words were fitted.
+def are_outdated(store: Path, layer: int = 0) -> bool:
+    """Return whether documents of a finished store have changed since its exits were fitted.
+
+    Args:
+        store: of the last layer.
+        layer: whose exit; 0 is the words, which every change of documents fits again.
 
     Raises:
         UserError: a record is damaged.
@@ -80,7 +84,9 @@ def are_outdated(store: Path) -> bool:
     folder = fitting_exits(store)
     if folder is None:
         return False
-    return read_exits_record(folder).texts != StoreManifest.read(store).texts
+    record = read_exits_record(folder)
+    fitted_to = record.exits_texts if layer else record.texts
+    return fitted_to != StoreManifest.read(store).texts
 
 
 def encoding_of(label: Label, dtype: str = "") -> str:

@@ -123,6 +123,13 @@ class QueryPlan:
         """Return the vectors of texts [N, W] plus `weight` times those of their words."""
         return self.words.mixed(vectors, texts, weight) if weight else vectors
 
+    @property
+    def has_old_exit(self) -> bool:
+        """Whether queries pass an exit of the index that is older than its documents."""
+        if not (self.exits and 0 < self.layer < self.card.layers):
+            return False
+        return are_outdated(layer_folder(self.exits.parent, self.card.layers), self.layer)
+
     def warnings(self, dim: int, documents: Callable[[Cut], list[str]] | None = None) -> list[str]:
         """Return warnings: cuts that were not trained, or words older than the documents.
 
@@ -132,11 +139,13 @@ class QueryPlan:
                 the model for documents of the plan's layer and the same dim.
         """
         if self.exits:
-            home = self.exits.parent
-            if not are_outdated(layer_folder(home, self.card.layers)):
-                return []
-            changed = f"The words of {home} were fitted before its documents changed"
-            return [f"{changed}; m2dr index fit fits them again."]
+            home, told = self.exits.parent, list[str]()
+            fits = "fitted before its documents changed; m2dr index fit"
+            if are_outdated(layer_folder(home, self.card.layers)):
+                told = [f"The words of {home} were {fits} fits them again."]
+            if self.has_old_exit:
+                told.append(f"The exits of {home} were {fits} --overwrite fits them again.")
+            return told
         cut, searched = Cut(self.layer, dim), Cut(self.document_layer, dim)
         return documents(cut) if documents else label_of(self.model).warnings(cut, searched)
 
@@ -326,8 +335,11 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     sources = sorted({plan.document_layer for plan in plans.values()})
     if len(sources) == 1 < len(plans):
         yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
-    if layers := ", ".join(str(plan.layer) for plan in plans.values() if plan.exits):
+    fresh = [plan for plan in plans.values() if plan.exits and not plan.has_old_exit]
+    if layers := ", ".join(str(plan.layer) for plan in fresh):
         yield f"queries of layers {layers} pass exits that were fitted on these documents"
+    if layers := ", ".join(str(plan.layer) for plan in plans.values() if plan.has_old_exit):
+        yield f"the exits of layers {layers} were fitted before some of the documents changed"
     for plan in plans.values():
         if origin := SOURCES[plan.source].origin(plan):
             yield f"queries of layer {plan.layer} are {origin}"

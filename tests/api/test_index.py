@@ -349,6 +349,8 @@ def test_words_of_documents_that_came_are_found_without_a_model(
     index.add([{"id": "new", "text": "a quagga"}])
 
     assert index.search("quagga", layer=0, k=1).hits[0].docid == "new"
+    with pytest.warns(UserWarning, match="The exits of .* were fitted before .* --overwrite"):
+        index.search("quagga", layer=2)
     stopped = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patch:
         patch.setattr("m2dr.tasks.indexing.fit_index.words_of", stopped)

@@ -18,7 +18,7 @@ from m2dr.core.files import sha256_of
 from m2dr.core.requests import FitIndexRequest, IndexRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tokens import Ragged
-from m2dr.index.exit_files import fitting_exits
+from m2dr.index.exit_files import are_outdated, fitting_exits
 from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import Store, open_store
@@ -218,12 +218,15 @@ def test_words_follow_documents_and_exits_stay(
     assert fitting_exits(store_of(asked).folder) == exits
     assert (exits / "exits.safetensors").read_bytes() == before
     assert "words fitted to the documents of now" in capfd.readouterr().err
+    assert not are_outdated(store_of(asked).folder)
+    assert are_outdated(store_of(asked).folder, 1)
     fit_index(
         FitIndexRequest(
             asked.corpus, asked.model, root=asked.root, device="cpu", dtype="fp32", overwrite=True
         )
     )
     assert (exits / "exits.safetensors").read_bytes() != before
+    assert not are_outdated(store_of(asked).folder, 1)
 
 
 def test_a_sync_killed_anywhere_leaves_an_index_and_ends_as_one_that_was_not(

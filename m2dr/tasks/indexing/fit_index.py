@@ -101,7 +101,7 @@ def refit_words(store: Store, dataset: Dataset) -> None:
         words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
         replace(words_and_exits, query_model=before.query_model).write(folder)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
-        _write_record(store, fit, record.dtype, folder, record.unrelated)
+        _write_record(store, fit, record.dtype, folder, record.exits_texts, record.unrelated)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
     say(
         f"{counted(len(words.rows), 'words', ',')} fitted to the documents of now in "
@@ -137,7 +137,10 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     fitted = not request.overwrite and exit_files.fitting_exits(folder)
     measured = fitted and exit_files.read_exits_record(exits).unrelated
     if measured and not request.query_model and not outdated:
-        raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
+        these = "exits of these documents"
+        if exit_files.are_outdated(folder, 1):
+            these = "exits of documents that have changed since"
+        raise UserError(f"{exits} has {these}; --overwrite replaces them.")
     model = model.with_lengths_of(store.manifest.label)
     store.manifest.label.accept(label_of(model), store.manifest.corpus)
     job = EncodingJob(
@@ -182,7 +185,7 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
         remove_files(folder, EXITS_FILE)
         model = exit_files.encoding_of(label_of(encoder.model))
         replace(words, bridge=head.weight.T, query_model=model).write(folder)
-        written = _write_record(store, record.fit, record.dtype, folder)
+        written = _write_record(store, record.fit, record.dtype, folder, record.exits_texts)
     cosine = (
         "" if head.cosine is None else f"; cosine with its vectors, held out: {head.cosine:.3f}"
     )
@@ -264,6 +267,7 @@ def _write_record(
     fit: FitRecord,
     dtype: str,
     folder: Path,
+    exits_texts: str = "",
     unrelated: tuple[UnrelatedScores, ...] = (),
 ) -> IndexExits:
     record = IndexExits(
@@ -275,6 +279,7 @@ def _write_record(
         dtype,
         tuple((n, sha256_of(folder / n)) for n in (EXITS, WORDS) if (folder / n).exists()),
         unrelated,
+        exits_texts or store.manifest.texts,
     )
     write_record(folder / EXITS_FILE, record)
     exit_files.forget_states(folder)
