@@ -261,6 +261,7 @@ def page_of(part: str, asked: argparse.Namespace, rows: list[Row], seconds: floa
     """The page of a part."""
     command = ["scripts/on_a_gpu", part, *(["--tiny"] if asked.tiny else [])]
     command += [] if asked.device == "cuda" else ["--device", asked.device]
+    command += [] if asked.limit == LIMIT else ["--limit", f"{asked.limit:g}"]
     body = [*PAGES[part](rows), *notes(rows)]
     title = {"tests": "The tests marked gpu"}.get(part, part.capitalize())
     return "\n".join(

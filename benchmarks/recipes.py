@@ -213,7 +213,7 @@ def training_file(data: Path, out: Path) -> Path:
 
 def measure_retrieval(model: Path | str, tasks: Sequence[Task], card: ModelCard) -> Found:
     """nDCG@10 of every layer and dim on every task, in the mean and by query."""
-    encoder, tokenizer = checkpoint.load(model)
+    encoder, tokenizer = checkpoint.load(model, device="auto")
     encoder.card = card
     dims = default_dims(card.width)
     found: dict[str, dict[str, float]] = {}
@@ -240,7 +240,7 @@ def measure_retrieval(model: Path | str, tasks: Sequence[Task], card: ModelCard)
 
 def measure_sentences(model: Path | str, files: Sequence[Path], card: ModelCard) -> Found:
     """Spearman's correlation of every layer and dim on every file."""
-    encoder, tokenizer = checkpoint.load(model)
+    encoder, tokenizer = checkpoint.load(model, device="auto")
     encoder.card = card
     found: dict[str, dict[str, float]] = {}
     for file in files:
@@ -288,7 +288,7 @@ def fit_one(
 
 def fit_on(corpus: str, texts: int, seed: int, folder: Path) -> tuple[Path, float]:
     """Fit the backbone on texts of a corpus; return the folder of the model, and the seconds."""
-    encoder, tokenizer = checkpoint.load("minilm")
+    encoder, tokenizer = checkpoint.load("minilm", device="auto")
     encoder.card = _as_budgeted(encoder.card)
     begun, chosen = time.monotonic(), fit_texts(corpus, texts, seed)
     record = fit_texts_now(encoder, tokenizer, chosen, seed, "learned")
@@ -395,7 +395,7 @@ def budgets(arguments: argparse.Namespace) -> None:
 
     def fitted(name: str, seed: int, model: str, trained: ModelCard | None) -> None:
         """Fit a model on the training's texts, and measure it."""
-        encoder, tokenizer = checkpoint.load(model)
+        encoder, tokenizer = checkpoint.load(model, device="auto")
         begun = time.monotonic()
         record = fit_texts_now(
             encoder, tokenizer, fit_texts(str(corpus), MOST, seed), seed, "learned"
@@ -413,11 +413,12 @@ def budgets(arguments: argparse.Namespace) -> None:
             {"settings": {"name": name, "seed": seed, "fit_seconds": seconds}, **found},
         )
 
-    if not result_file(out, "untrained", 0).exists():
+    untrained = wanted("untrained", arguments)
+    if untrained and not result_file(out, "untrained", 0).exists():
         start = {"settings": {"name": "untrained", "seed": 0}}
         write(result_file(out, "untrained", 0), start | measured("minilm", read_card("minilm")))
     for seed in range(13, 13 + arguments.seeds):
-        if not result_file(out, "untrained + fit", seed).exists():
+        if untrained and not result_file(out, "untrained + fit", seed).exists():
             fitted("untrained + fit", seed, "minilm", None)
         for name, changes in BUDGETS.items():
             if not wanted(name, arguments):
