@@ -889,6 +889,12 @@ class ExportRequest:
     exits: Path | None = option(
         None, "Exits that an index has, its folder exits, in place of the model's own."
     )
+    without_words: str = option(
+        "",
+        "Corpus on whose texts the exit of a fitted layer is fitted anew, without words, for tools "
+        "that run a Dense alone.",
+        metavar="CORPUS",
+    )
     results: tuple[Path, ...] = option(
         (), "Folder of results for the model card; results by default.", "--results"
     )

@@ -8,8 +8,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.files import error_summary, lock_folder
-from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, MeasuredCut, ModelCard
+from m2dr.core.files import error_summary, lock_folder, read_record
+from m2dr.core.records import (
+    EXITS_FILE,
+    EXPORTED_FILE,
+    Cut,
+    CutCosts,
+    ExportRecord,
+    IndexExits,
+    MeasuredCut,
+    ModelCard,
+)
 from m2dr.core.report import Report
 from m2dr.core.requests import (
     GRAPHS,
@@ -19,13 +28,22 @@ from m2dr.core.requests import (
     PushModelRequest,
     at_cut,
 )
+from m2dr.core.settings import FitSettings
 from m2dr.evaluation.costs import bytes_per_document
 from m2dr.evaluation.grid import GRID, by_code
 from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.checkpoint import Model, open_model
+from m2dr.model.devices import choose_training_device
 from m2dr.model.encoder import parameters_of
-from m2dr.model.export import cut_model, refuse_unready, write_graph, write_words
+from m2dr.model.export import (
+    CutModel,
+    cut_model,
+    refuse_unready,
+    with_exit_alone,
+    write_graph,
+    write_words,
+)
 from m2dr.model.hub import (
     CARD,
     CHECKPOINTS,
@@ -37,6 +55,7 @@ from m2dr.model.hub import (
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.evaluating.figures import ModelResult, read_results
 from m2dr.tasks.models import names_of, newest_model
+from m2dr.tasks.training.fit import MOST_TEXTS, drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.training.run_folder import TRAINING_SETTINGS
 
 MAIN = "main"  # the branch of a new repository
@@ -82,6 +101,8 @@ def export_model(request: ExportRequest) -> Report:
         raise UserError(f"There is no format {request.format!r}. {nearest(request.format, GRAPHS)}")
     if layer == 0 and request.format:
         raise UserError(f"--format {request.format} was given, and layer 0 is words, no graph.")
+    if layer == 0 and request.without_words:
+        raise UserError("--without-words was given, and layer 0 is words alone.")
     folder = Path(name)
     if folder.is_dir() and request.out.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"--out {request.out} lies in the folder of the model that is exported.")
@@ -89,7 +110,7 @@ def export_model(request: ExportRequest) -> Report:
     if layer == 0:
         words, dims = write_words(model, request.out, dim, request.exits)
         text = f"Layer 0: {words:,} words, {dims} dims; {request.out}"
-    elif dim is None and request.exits is None and not request.format:
+    elif not (dim or request.exits or request.format or request.without_words):
         card = checkpoint.export_cut(model, layer, request.out)
         cuts = ", ".join(map(str, card.cuts)) or "none"
         text = f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {request.out}"
@@ -106,8 +127,12 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
     if not request.force:
         refuse_unready(model, cut, exits)
     made, name = cut_model(model, cut, exits), names_of([model.name])[0]
+    lost = ""
+    if request.without_words:
+        made, lost = _without_words(request.without_words, made, model, exits)
     results: list[ModelResult] = []
-    if not made.of_index:  # results do not say by which exits of an index
+    # Results do not say by which exits of an index, and are not of an exit without words.
+    if not (made.of_index or lost):
         found = _results_of(card, name, CardRequest(Path(model.name), request.results))
         results = [r for r in found if not (r.provenance and r.provenance.exits)]
     record = ExportRecord(
@@ -130,6 +155,7 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
             checkpoint.save(made.encoder, made.tokenizer, made.card, request.out, record)
     size = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())
     lines = [f"{cut} of {record.model} as {record.written_as}: {size / 1e6:,.1f} MB; {request.out}"]
+    lines += [lost] * bool(lost)
     for row in record.measured:
         full = "" if row.full is None else f", {row.full:.4f} of {record.full}"
         lines.append(f"{row.corpus} {row.split}: {row.measure} {row.value:.4f}{full}")
@@ -139,6 +165,29 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
         documents = Cut(record.full.layer, cut.dim)
         lines.append(f"{cut} encodes queries, and finds documents of {documents}; export both.")
     return lines
+
+
+def _without_words(
+    corpus: str, cut: CutModel, model: Model, exits: Path | None
+) -> tuple[CutModel, str]:
+    """Return a cut whose exit is fitted anew and without words, and what that loses, in words."""
+    if cut.card.exit_head != "fitted":
+        raise UserError(f"--without-words was given, and {cut.cut} of {model} reads no words.")
+    before = read_record(exits / EXITS_FILE, IndexExits).fit if exits else model.card.fit
+    device = choose_training_device(FitSettings.device)
+    encoder, tokenizer = checkpoint.load(model, device=device)
+    drop_exits(encoder)
+    texts = fit_texts(corpus, MOST_TEXTS, FitSettings.seed)
+    record = fit_texts_now(encoder, tokenizer, texts, FitSettings.seed, "none", with_words=False)
+    if model.card.fit:
+        record = replace(record, rotation=model.card.fit.rotation)
+    assert encoder.fitted is not None, "it was fitted just now"
+    cosines = [fit.cosines[cut.cut.layer - 1] if fit else None for fit in (record, before)]
+    alone, read = (f"{cosine:.4f}" if cosine else "not known" for cosine in cosines)
+    return with_exit_alone(cut, encoder.fitted, record), (
+        f"Without words: cosine to the full model {alone} on held-out texts of "
+        f"{', '.join(record.corpora)}; the exit with words had {read} where it was fitted."
+    )
 
 
 def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[MeasuredCut]:

@@ -13,6 +13,7 @@ from commands import done, refused
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import filter_repo_objects
 from markdown_it import MarkdownIt
+from sentence_transformers import SentenceTransformer
 from shell import python
 from world import make_backbone, make_model
 
@@ -113,6 +114,28 @@ def test_exits_of_an_index_are_exported(tiny_backbone: Path, tiny_corpus: Path) 
         "export", "--model", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o"
     )
     assert "exits below the last layer" in error
+
+
+def test_an_exit_without_words_is_a_dense_that_other_tools_run(
+    tiny_fitted: Path, tmp_path: Path
+) -> None:
+    out, texts = tmp_path / "out", tiny_fitted.with_suffix(".txt")
+    export = ("export", "--model", tiny_fitted, "--without-words", texts, "--out", out)
+
+    said = done(*export, "--cut", "L2D8")
+
+    assert re.search(r"Without words: cosine to the full model 0\.\d{4} on held-out texts", said)
+    found = SentenceTransformer(str(out), device="cpu").encode(texts.read_text().splitlines())
+    ours = m2dr.Encoder.from_pretrained(out, device="cpu", dtype="fp32")
+    lines = texts.read_text().splitlines()
+    np.testing.assert_allclose(ours.encode_queries(lines), found, atol=1e-5)
+    whole, tokenizer = load(tiny_fitted)
+    full = unit_rows(embed_texts(whole, tokenizer, lines, "document", (4,))[0][:, :8])
+    whole.fitted = None
+    raw = unit_rows(embed_texts(whole, tokenizer, lines, "document", (2,))[0][:, :8])
+    assert (found * full).sum(1).mean() > (raw * full).sum(1).mean() + 0.1
+    for cut, reason in (("L4D8", "reads no words"), ("L0D8", "layer 0 is words alone")):
+        assert reason in refused(*export, "--cut", cut)
 
 
 def test_layer_0_is_exported_as_words(tiny_fitted: Path, tmp_path: Path) -> None:
