@@ -309,4 +309,4 @@ class EvaluatedGrid(Grid):
         """
         from m2dr.tasks.evaluating.pick import pick_cut
 
-        return pick_cut(PickRequest(self.folder, **limits))
+        return pick_cut(request_of(PickRequest, {"folder": self.folder} | limits, "pick"))

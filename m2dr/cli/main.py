@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from m2dr import __version__
+from m2dr.cli.options import OnceCommand
 from m2dr.core.errors import Interrupted, nearest, sentence_of
 from m2dr.core.option import option_of
 from m2dr.core.progress import is_main_process, printable, say
@@ -49,7 +50,7 @@ def show(report: Report, as_json: bool) -> None:
         raise SystemExit(report.exit_code)
 
 
-class _Command(click.Command):
+class _Command(OnceCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give weights their default where no number follows; a query may."""
         for at, word in enumerate(args):

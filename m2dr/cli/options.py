@@ -14,6 +14,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.option import Option, option_of
 from m2dr.core.report import Report
 from m2dr.core.requests import PYDOCS
+from m2dr.core.settings import meant_by
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -46,6 +47,27 @@ class _Value(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             self.fail(str(error), param, ctx)
 
 
+class OnceCommand(click.Command):
+    """A command that refuses a second value of an option that takes one, and guesses options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a command line."""
+        try:
+            given = self.make_parser(ctx).parse_args(list(args))[2]
+            for each in given:
+                takes_one = isinstance(each, click.Option) and not (each.multiple or each.is_flag)
+                if takes_one and not each.is_eager and given.count(each) > 1:
+                    flag = max(each.opts, key=len)
+                    raise click.UsageError(f"{flag} was given twice; it takes one value.", ctx)
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            own = [each for each in self.params if isinstance(each, click.Option)]
+            flags = {flag.lstrip("-").replace("-", "_"): flag for each in own for flag in each.opts}
+            meant = meant_by(error.option_name.lstrip("-").replace("-", "_"), flags)
+            hint = f" Did you mean {flags[meant]}?" if meant else ""
+            ctx.fail(f"There is no option {error.option_name}.{hint}")
+
+
 def _of_data(function: Callable[..., Result], described: Described) -> Callable[..., Result]:
     """Give a command that names a corpus --columns, --passages, and it as its argument."""
     corpus = next((name for name in ("corpus", "corpora") if name in described), "")
@@ -65,10 +87,10 @@ def _of_data(function: Callable[..., Result], described: Described) -> Callable[
                 raise UserError("A corpus was given, and --corpus too; give one of them.")
             values[corpus] = data
         if columns or passages:
-            from m2dr.data.memory import name_of_data
+            from m2dr.tasks.corpus import changed_corpus
 
             names = values[corpus] if many else [values[corpus] or PYDOCS]
-            copies = [name_of_data(name, columns, passages=passages) for name in names]
+            copies = [changed_corpus(name, columns, passages) for name in names]
             values[corpus] = tuple(copies) if many else copies[0]
         return function(**values)
 
@@ -176,7 +198,7 @@ def settings_of(
 def settings_command(kind: type[Any]) -> type[click.Command]:
     """Return the class of a command whose help lists all settings of a kind."""
 
-    class SettingsCommand(click.Command):
+    class SettingsCommand(OnceCommand):
         def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             super().format_options(ctx, formatter)
             taken = {parameter.name for parameter in self.params}

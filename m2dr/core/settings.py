@@ -1,5 +1,6 @@
 """Settings of `m2dr train`, `m2dr pretrain` and `m2dr fit`, read from files, words and options."""
 
+import difflib
 import inspect
 import re
 import tomllib
@@ -14,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from m2dr.core import variants
-from m2dr.core.errors import UserError, nearest, suggestion
+from m2dr.core.errors import UserError, nearest
 from m2dr.core.option import Option, option, option_of
 from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity
 
@@ -365,11 +366,23 @@ def read_table(path: Path | None) -> dict[str, Any]:
 # Names that other libraries have for an option, and those that it may have here.
 _USUAL = {
     "lr": ("learning_rate",), "model": ("backbone",), "model_name": ("backbone", "model"),
+    "truncate_dim": ("dim",), "model_name_or_path": ("backbone", "model"), "output_dir": ("out",),
     "eval_dataset": ("dev",), "train_dataset": ("corpus",), "num_train_epochs": ("epochs",),
     "max_steps": ("steps",), "matryoshka_dims": ("dims",), "n_layers": ("layers",),
-    "top_k": ("k", "depth"), "topk": ("k", "depth"), "metrics": ("measures",),
+    "top_k": ("k", "depth"), "topk": ("k", "depth"), "hits": ("k",), "metrics": ("measures",),
     "per_device_train_batch_size": ("batch_size",), "max_length": ("length", "document_length"),
 }  # fmt: skip
+
+
+def meant_by(name: str, known: Iterable[str]) -> str:
+    """Return the option that a person may mean by a name; empty where none is near.
+
+    >>> meant_by("lr", ["learning_rate", "layer"])
+    'learning_rate'
+    """
+    words = list(known)
+    usual = [each for each in _USUAL.get(name, ()) if each in words]
+    return (usual or difflib.get_close_matches(name, words, n=1) or [""])[0]
 
 
 def request_of(
@@ -403,9 +416,8 @@ def request_of(
         if value is None:
             continue
         if name not in hints:
-            usual = next((each for each in _USUAL.get(name, ()) if each in {*hints, *also}), "")
-            hint = f"Did you mean {usual}?" if usual else suggestion(name, [*hints, *also])
-            problems.append(f"unknown setting {name!r}" + f" ({hint})" * bool(hint))
+            meant = meant_by(name, [*hints, *also])
+            problems.append(f"unknown setting {name!r}" + f" (Did you mean {meant}?)" * bool(meant))
             continue
         try:
             values[name] = _converted(value, hints[name], described[name])
@@ -478,8 +490,8 @@ def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` 
     if isinstance(value, bool) and described.bare is not None:
         value = described.bare if value else 0.0
     value = fspath(value) if isinstance(value, PathLike) else value
-    if hint is str and described.read:  # which checks a number of Python too
-        value = described.read(str(value))
+    if described.read and (hint is str or isinstance(value, str)):
+        value = described.read(str(value))  # which checks a number of Python too
     value = value.tolist() if hasattr(value, "tolist") else value
     if is_list and not isinstance(value, list | tuple):
         several = isinstance(value, Iterable) and not isinstance(value, str)

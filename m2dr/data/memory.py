@@ -108,8 +108,12 @@ def passages_of(rows: Iterable[Row], passages: Passages) -> Iterator[Row]:
     >>> [(row["_id"], row["text"]) for row in passages_of(rows, (3, 1))]
     [('a#1', 'one two  three'), ('a#2', 'three four')]
     """
-    length, shared = passages
-    if not 0 <= shared < length:
+    try:
+        length, shared = passages
+        fits = 0 <= shared < length
+    except (TypeError, ValueError):
+        raise UserError(f"passages = {passages!r} is no pair, such as (200, 50).") from None
+    if not fits:
         raise UserError(f"Passages of {length} words cannot share {shared} of them.")
     for number, row in enumerate(rows):
         name = next((each for each in DOCUMENT_TEXTS if isinstance(row.get(each), str)), "")

@@ -26,6 +26,7 @@ from m2dr.core.records import Document, paired
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
+from m2dr.data.memory import Columns, Passages, name_of_data
 from m2dr.data.tables import id_of
 from m2dr.index.bm25 import BM25, Bm25
 from m2dr.index.docids import Docids, encode_docids
@@ -67,6 +68,13 @@ def named(name: str) -> tuple[str, str]:
     """Return NAME and PATH of NAME=PATH; NAME is empty where a corpus is not written so."""
     called, _, path = name.partition("=")
     return (called, path) if path and not Path(name).exists() else ("", name)
+
+
+def changed_corpus(name: str, columns: Columns | None, passages: Passages | None) -> str:
+    """Return a corpus under its name, with columns renamed and long documents in passages."""
+    called, path = named(name)
+    path = name_of_data(path, columns, passages=passages)
+    return f"{called}={path}" if called else path
 
 
 def model_for(corpus: str, root: Path) -> str:

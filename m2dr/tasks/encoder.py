@@ -25,6 +25,7 @@ from m2dr.core.files import cache_folder, read_json
 from m2dr.core.progress import Advance, progress
 from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import of_queries
+from m2dr.core.settings import meant_by
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
 from m2dr.data.tables import id_of, optional, rows_of
 from m2dr.index.vectors import prefixes
@@ -154,6 +155,11 @@ class Encoder:
         if revision or token or cache_dir:
             cache = Path(cache_dir) if cache_dir else None
             folder = str(find_folder(folder, revision=revision, token=token, cache_dir=cache))
+        known = ("device", "dtype", "runtime", "query_length", "document_length")
+        for each in options.keys() - known:
+            meant = meant_by(each, ("layer", "dim", "revision", "token", "cache_dir", *known))
+            hint = f"Did you mean {meant}?" if meant else f"Known: {', '.join(known)}."
+            raise UserError(f"from_pretrained takes no {each}. {hint}")
         return cls(folder, layer, dim, **options)
 
     @property

@@ -98,6 +98,9 @@ def test_a_cut_is_picked_and_used(grid: EvaluatedGrid, model: m2dr.Encoder) -> N
     )
     with pytest.raises(UserError, match="No cut fits the budget"):
         grid.pick(bytes_per_document=1)
+    with pytest.raises(m2dr.UserError, match="unknown setting 'bytes'"):
+        grid.pick(bytes=1)
+    assert grid.pick(quality="95%").chosen == grid.pick(quality=0.95).chosen
 
 
 def test_a_training_is_that_of_the_command(

@@ -381,3 +381,14 @@ def test_a_query_without_a_known_word_finds_nothing(tmp_path: Path, model: m2dr.
     assert not index.search("zzzz qqqq", layer=4, hybrid=1).hits  # BM25 alone
     with pytest.raises(UserError, match="no vector"):
         index.embed_query("zzzz", layer=0)
+
+
+def test_what_is_no_model_or_no_pair_of_passages_is_named(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    with pytest.raises(m2dr.UserError, match="takes a model, then documents"):
+        m2dr.Index.build(DOCUMENTS, model, folder=tmp_path)  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(m2dr.UserError, match="is no pair"):
+        m2dr.Index.build(model, DOCUMENTS, folder=tmp_path, passages="40:10")  # type: ignore[arg-type]  # too
+    with pytest.raises(m2dr.UserError, match="Did you mean dim"):
+        m2dr.Encoder.from_pretrained(model.name, truncate_dim=8)

@@ -35,7 +35,9 @@ def indexed(
         (["train", "--backbone", "./nowhere"], "./nowhere"),
         (["train", "--resume"], "was never begun"),
         (["index", "corpus", "--layer", "9"], "Layer 9 was asked for; this encoder has 4"),
-        (["search", "read"], "has no index at layer 4"),
+        (["search", "read"], "has no index by"),
+        (["search", "read", "-k", "5", "--corpus", "other.jsonl"], "--corpus was given twice"),
+        (["train", "--lr", "1e-5"], "There is no option --lr. Did you mean --learning-rate?"),
         (["search", "--topics", "t.tsv"], "give both"),
         (["mine", "--out", "g.jsonl", "--split", "tain"], "Did you mean train?"),
     ],
@@ -55,6 +57,17 @@ def test_mistake_is_one_sentence(
 @pytest.fixture
 def index_copy(indexed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(indexed, tmp_path / "copy"))
+
+
+@pytest.mark.usefixtures("here")
+def test_passages_of_a_corpus_with_a_name_of_its_own(tiny_backbone: Path) -> None:
+    Path("a.jsonl").write_text('{"id": "a", "text": "one two three four five"}\n')
+    usual = ("--corpus", "notes=a.jsonl", "--passages", "3:1", "--model", tiny_backbone)
+
+    run("index", "corpus", *usual)
+
+    assert "a#1" in run("search", *usual, "two").output
+    assert [each.name for each in Path("indexes").iterdir()] == ["notes"]
 
 
 def test_an_index_of_another_model_is_refused(

@@ -296,6 +296,14 @@ def test_token(guarded: Server) -> None:
     assert ask(guarded, {"query": "a"}).status == 200
 
 
+def test_links_of_the_page_lead_somewhere(server: Server) -> None:
+    page = server.get("/").data.decode()
+    links = {each for each in re.findall(r'(?:href|src)="([^"]*)"', page) if each[0] not in "#d"}
+
+    assert links
+    assert {link: server.get(f"/{link}").status for link in links} == dict.fromkeys(links, 200)
+
+
 def test_names_of_the_web_need_a_token(server: Server, guarded: Server) -> None:
     for name in ("evil.example", "127.0.0.1.evil.example"):
         assert server.post("/search", {"query": "a"}, Host=name).status == 400

@@ -129,3 +129,11 @@ def test_costs_of_a_model_that_was_trained_again_are_told_of(folder: Path) -> No
 
     (note,) = pick_cut(PickRequest(folder)).notes
     assert "the costs are of models/mine with other weights" in note
+
+
+def test_cuts_without_costs_are_counted(folder: Path) -> None:
+    write_costs(costs_of(TABLE[:4]), folder)
+
+    (note,) = pick_cut(PickRequest(folder)).notes
+
+    assert "2 of 6 cuts" in note

@@ -168,6 +168,11 @@ def pick_cut(request: PickRequest) -> Choice:
             f"Note: the costs are of {costs.model} with other weights than the results have; "
             "measure them again"
         )
+    if left := len(values) - len(candidates):
+        notes.append(
+            f"Note: {left} of {counted(len(values), 'cuts')} of the grid are no candidates, as "
+            "their costs were not measured"
+        )
     return Choice(
         chosen=chosen,
         frontier=tuple(frontier(candidates)),

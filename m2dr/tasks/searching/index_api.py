@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core import requests
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
 from m2dr.core.settings import request_of, takes
@@ -162,6 +162,8 @@ class Index:
         if encoder:
             shared |= {name: value for name, value in encoder.options.items() if name != "runtime"}
             options.setdefault("dims", (encoder.dim,))
+        elif not isinstance(model, str | PathLike):
+            raise UserError(f"build takes a model, then documents; {quoted(model)} is no model.")
         from m2dr.tasks.indexing.index import check_index_request, index_corpus
 
         documents = changed(documents, columns, passages)

@@ -247,7 +247,12 @@ def store_of(resolved: ResolvedIndex) -> Path:
     if layer not in layers and (folder / PARTIAL).exists():
         open_store(folder)  # raises, with how far it is and how to go on
     if not layers or (request.document_layer is not None and layer not in layers):
-        there = ", ".join(map(str, layers)) or "none"
+        if not layers:
+            model = resolved.model.name
+            raise UserError(
+                f"{resolved.corpus} has no index by {model}; m2dr index corpus makes it."
+            )
+        there = ", ".join(map(str, layers))
         raise UserError(f"{resolved.home} has no index at layer {layer}; layers: {there}.")
     return folder if layer in layers else resolved.home / f"layer-{max(layers):02d}"
 
