@@ -326,7 +326,9 @@ def system_of(plans: Mapping[int, QueryPlan]) -> str:
     documents = f"documents of layer {layers[0]}" if len(layers) == 1 else "documents of each layer"
     layers_with_index_exits = [layer for layer, plan in plans.items() if plan.exits]
     below_last = any(0 < layer < card.layers for layer in layers_with_index_exits)
-    return f"{'exits of the index' if below_last else 'own exits'}, {documents}"
+    exits = "exits of the index" if below_last else "own exits"
+    bridge = ", bridge of the index" * any(plan.source == "bridge" for plan in plans.values())
+    return f"{exits}{bridge}, {documents}"
 
 
 def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:

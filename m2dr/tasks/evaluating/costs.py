@@ -30,7 +30,7 @@ from m2dr.tasks.corpus import open_bm25, open_corpus
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.models import default_dims
-from m2dr.tasks.query import SOURCES, QueryEncoder, QueryEncoders, plan_of_model
+from m2dr.tasks.query import SOURCES, QueryEncoder, QueryEncoders, QueryPlan, plan_of_model
 
 Item = TypeVar("Item")
 
@@ -65,6 +65,20 @@ class Queries:
         return encoder.parameters + mixed
 
 
+def timed_plans(plans: Mapping[int, QueryPlan]) -> dict[int, QueryPlan]:
+    """Return the plans whose encoder is known, and can be timed.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = {layer: plan for layer, plan in plans.items() if SOURCES[plan.source].is_timed}
+    if not found:
+        raise UserError(
+            "--costs times what encodes queries, and --query-vectors gives all of them."
+        )
+    return found
+
+
 def measure_costs(
     request: EvaluateRequest, out: Path, queries: int = 50, documents: int = 64, rounds: int = 3
 ) -> costs.Costs:
@@ -86,12 +100,7 @@ def measure_costs(
     (name,), (corpus,) = request.models, request.corpora
     dataset = open_corpus(corpus)
     grid_of = grid_plans(request, name, dataset)
-    # The encoder of given vectors is not known.
-    plans = {n: plan for n, plan in grid_of.by_layer.items() if SOURCES[plan.source].is_timed}
-    if not plans:
-        raise UserError(
-            "--costs times what encodes queries, and --query-vectors gives all of them."
-        )
+    plans = timed_plans(grid_of.by_layer)
     model, layers = plans[max(plans)].model, list(plans)
     card = model.card
     dims = sorted({card.check(Cut(card.layers, dim)).dim for dim in request.dims})

@@ -36,7 +36,7 @@ from m2dr.index.exit_files import digest_of_exits
 from m2dr.model.devices import choose_device
 from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
 from m2dr.tasks.evaluating.compare import compare_folders, plain
-from m2dr.tasks.evaluating.costs import measure_costs
+from m2dr.tasks.evaluating.costs import measure_costs, timed_plans
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid
 from m2dr.tasks.models import default_dims, names_of
@@ -264,6 +264,8 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     corpus.task.require()  # a split that cannot be measured costs no encoding
     grid_of = grid_plans(request, model, corpus.task.dataset)
     plans = grid_of.by_layer
+    if request.costs:
+        timed_plans(plans)  # before a query is encoded
     card = plans[max(plans)].card
     dims = tuple(sorted({card.check(Cut(card.layers, dim)).dim for dim in request.dims}))
     dims = dims or default_dims(card.width)
