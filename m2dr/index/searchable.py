@@ -271,15 +271,16 @@ def deepened(
 def hits_of(docids: Docids, results: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:
     """Yield the hits of each query, from its scores and rows [n]; a row of -1 is no document."""
     for scores, rows in results:
-        is_hit = rows >= 0
-        yield docids.take(rows[is_hit]), scores[is_hit]
+        if (rows < 0).any():
+            rows, scores = rows[rows >= 0], scores[rows >= 0]
+        yield docids.take(rows), scores
 
 
 def run_of(query_ids: Sequence[str], hits: Iterable[Hits], k: int, drop: Mapping[str, str]) -> Run:
     """Return hits as rankings of at most `k` documents, without those to drop."""
     return Run(
         {
-            name: Ranking.of(docids, scores, k, drop.get(name))
+            name: Ranking.of(docids, scores.tolist(), k, drop.get(name))
             for name, (docids, scores) in zip(query_ids, hits, strict=True)
         }
     )
