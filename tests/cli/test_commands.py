@@ -37,6 +37,7 @@ def indexed(
         (["index", "corpus", "--layer", "9"], "Layer 9 was asked for; this encoder has 4"),
         (["search", "read"], "has no index at layer 4"),
         (["search", "--topics", "t.tsv"], "give both"),
+        (["index", "corpus", "--indexes", "x\udcff"], "'x\\udcff' is not UTF-8."),
         (["mine", "--out", "g.jsonl", "--split", "tain"], "Did you mean train?"),
     ],
 )  # fmt: skip
