@@ -400,8 +400,9 @@ def _flattened(name: str, value: object) -> Iterator[tuple[str, Value]]:
             yield from _flattened(f"{name}.{key}" if name else key, inner)
     elif isinstance(own, list) and _is_vector(own):
         _left_out[name] += 1
-    elif own is not None and own != [] and not (isinstance(own, str) and not own.strip()):
-        yield name, own
+    elif any(each is not None for each in own) if isinstance(own, list) else own is not None:
+        if not isinstance(own, str) or own.strip():
+            yield name, own
 
 
 def _plain(value: object) -> Any:  # as JSON has it; None for what it has not
