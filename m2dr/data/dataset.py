@@ -400,9 +400,8 @@ def _flattened(name: str, value: object) -> Iterator[tuple[str, Value]]:
             yield from _flattened(f"{name}.{key}" if name else key, inner)
     elif isinstance(own, list) and _is_vector(own):
         _left_out[name] += 1
-    elif any(each is not None for each in own) if isinstance(own, list) else own is not None:
-        if not isinstance(own, str) or own.strip():
-            yield name, own
+    elif own is not None and (not isinstance(own, str) or own.strip()):
+        yield name, own
 
 
 def _plain(value: object) -> Any:  # as JSON has it; None for what it has not
@@ -415,7 +414,8 @@ def _plain(value: object) -> Any:  # as JSON has it; None for what it has not
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        own = [_plain(each) for each in value]
+        return own if any(each is not None for each in own) else None
     if isinstance(value, date | time):
         return value.isoformat()
     is_number = isinstance(value, int) or (isinstance(value, float) and isfinite(value))
