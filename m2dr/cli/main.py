@@ -16,9 +16,10 @@ import click
 
 from m2dr import __version__
 from m2dr.cli.options import OnceCommand
-from m2dr.core.errors import Interrupted, nearest, sentence_of
+from m2dr.core.errors import Interrupted, UserError, nearest, sentence_of
 from m2dr.core.option import option_of
 from m2dr.core.progress import is_main_process, printable, say
+from m2dr.core.records import paired
 from m2dr.core.report import Report
 from m2dr.core.requests import Blend
 
@@ -113,6 +114,8 @@ class _Main(Group):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
+            if wrong := next((word for word in words if paired(word) != word), ""):
+                raise UserError(f"{wrong!r} is not UTF-8.")
             return super().main([word for word in words if word != "--debug"], **kwargs)
         except Exception as error:
             sentence = sentence_of(error)

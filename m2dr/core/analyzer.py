@@ -165,6 +165,17 @@ _FREQUENT = {
     "swahili": "na ya wa ni kwa katika za hiyo kuwa cha",
     "tagalog": "ang ng sa mga ay na at hindi ito para",
     "welsh": "yn y yr ac ar mae wedi oedd bod ei",
+    "azerbaijani": "və bu üçün ilə bir də daha olan kimi ki",
+    "breton": "ar an ha eo en er da gant ur zo",
+    "haitian": "nan ak pou yo li ki te yon se la moun",
+    "javanese": "ing lan kang sing iku dadi saka ana marang",
+    "kurdish": "û di ku ji bi li de jî ew ev",
+    "luxembourgish": "an de vun déi den ass fir mat op datt",
+    "malay": "yang dan tidak untuk dengan ini pada akan ialah daripada kerana",
+    "maltese": "li u ta il hija huma minn għal fil kien tal",
+    "occitan": "e lo los las es amb dins que una del dels",
+    "scottish gaelic": "tha agus an air na gu bha am ann aig",
+    "uzbek": "va bilan uchun bu bir ham edi ular bo",
     "zulu": "ukuthi futhi noma uma kanye ngoba abantu kodwa kusho lapho",
 }
 _ENOUGH = 0.02  # of the words are frequent ones of a language, where the texts are of it

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
@@ -69,7 +69,7 @@ def is_ready(cut: Cut, cuts: Iterable[Cut]) -> bool:
 
 
 Side = Literal["query", "document"]  # decides the prefix and the length of a text
-Value = str | int | float | bool  # of a field, of the type that its file gives it
+Value = str | int | float | bool | list[Any]  # of a field, of the type that its file gives it
 Fields = tuple[tuple[str, Value], ...]  # names and values; each name once
 
 

@@ -17,7 +17,7 @@ import msgspec
 from m2dr.core import variants
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.option import Option, option, option_of
-from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity
+from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity, paired
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class")
@@ -502,10 +502,12 @@ def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` 
     if choices and value is not None and value not in choices:
         raise ValueError(f"not one of {', '.join(choices)}")
     typed = msgspec.convert(value, hint, strict=not is_list, dec_hook=lambda kind, word: kind(word))
-    for number in typed if is_list else (typed,):
-        is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if is_number and not described.takes(number):
+    for one in typed if is_list else (typed,):
+        is_number = isinstance(one, int | float) and not isinstance(one, bool)
+        if is_number and not described.takes(one):
             raise ValueError(f"not {described.range}")
+        if isinstance(one, str | Path) and paired(str(one)) != str(one):
+            raise ValueError("not UTF-8")
     return typed
 
 

@@ -1,6 +1,6 @@
 """The data set that the rest of m2dr sees, whatever its files look like."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time
@@ -11,12 +11,12 @@ from itertools import count
 from math import isfinite
 from pathlib import Path
 from sys import intern
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from m2dr.core.errors import UserError, nearest
-from m2dr.core.progress import say_once
+from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.progress import say, say_once
 from m2dr.core.records import Document, Fields, Judgement, Query, Value
 from m2dr.data.tables import Ids, Row, StoredRows, column, id_of, optional, parsed, text_of
 
@@ -37,6 +37,8 @@ _KNOWN = frozenset(DOCUMENT_COLUMNS)
 _CLASS = ("type", "Document")  # of LangChain's documents, beside page_content: no field
 METADATA = ("metadata", "meta")  # an object whose keys are fields: of BEIR and LangChain, Haystack
 
+# By name, lists of decimals that were read where fields stand: vectors, as columns of tables hold.
+_left_out: Counter[str] = Counter()
 # Names of fields that are something else where they stand beside the text.
 _READ_OTHERWISE = {*DOCUMENT_COLUMNS, *METADATA, "id_"}
 
@@ -343,7 +345,7 @@ def document_of(row: Row, docid: str | None = None) -> Document:
 
 
 def own_fields(row: Mapping[str, object], known: Collection[str]) -> Fields:
-    """Return the fields of a row: what is missing, empty or a list is left out.
+    """Return the fields of a row: what is missing, empty or a list of decimals is left out.
 
     The keys of `metadata` are fields, and those of any other object follow its own name and a dot.
     One that has the name of a column is called metadata.NAME.
@@ -367,6 +369,17 @@ def own_fields(row: Mapping[str, object], known: Collection[str]) -> Fields:
     return tuple(fields.items())
 
 
+def saying_what_is_left_out(documents: Iterator[Document]) -> Iterator[Document]:
+    """Yield documents as they are read; at the end say which lists are left out of their fields."""
+    _left_out.clear()
+    yield from documents
+    for name, number in _left_out.items():
+        say(
+            f"The field {name!r} of {counted(number, 'documents', ',')} is left out: a list of "
+            "decimals is taken for a vector."
+        )
+
+
 def row_of_document(document: Document) -> Row:
     """Return a row that is read as this document: its fields beside the text, or in `metadata`.
 
@@ -380,25 +393,39 @@ def row_of_document(document: Document) -> Row:
 
 
 def _flattened(name: str, value: object) -> Iterator[tuple[str, Value]]:
-    """Yield the fields of a value, of its own type: one, or those of an object; days as ISO 8601.
+    """Yield the fields of a value, of its own type: one, or those of an object."""
+    own = _plain(value)
+    if isinstance(own, dict):
+        for key, inner in own.items():
+            yield from _flattened(f"{name}.{key}" if name else key, inner)
+    elif isinstance(own, list) and _is_vector(own):
+        _left_out[name] += 1
+    elif own is not None and (not isinstance(own, str) or own.strip()):
+        yield name, own
 
-    A decimal is a number as JSON would have it, where that is the same.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
+
+def _plain(value: object) -> Any:  # as JSON has it; None for what it has not
+    """Return a value of the types of JSON: days as ISO 8601, a decimal as the same number."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
     if isinstance(value, Decimal) and value.is_finite():
         number = int(value) if value == value.to_integral_value() else float(value)
-        value = number if Decimal(repr(number)) == value else str(value)
+        return number if Decimal(repr(number)) == value else str(value)
     if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flattened(f"{name}.{key}" if name else str(key), inner)
-    elif isinstance(value, str):
-        if value.strip():
-            yield name, value
-    elif isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
-        yield name, value
-    elif isinstance(value, date | time):
-        yield name, value.isoformat()
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        own = [_plain(each) for each in value]
+        return own if any(each is not None for each in own) else None
+    if isinstance(value, date | time):
+        return value.isoformat()
+    is_number = isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+    return value if is_number or isinstance(value, str) else None
+
+
+def _is_vector(values: list[Any]) -> bool:
+    return any(
+        _is_vector(each) if isinstance(each, list) else type(each) is float for each in values
+    )
 
 
 def first_negatives(pairs: Iterable[tuple[str, str]]) -> Negatives:

@@ -50,8 +50,15 @@ _LABELS = (
     "similarity_score",
 )  # fmt: skip
 _NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
+# Words of a column of 0 and 1 that no name says to be a label; of missing ones none.
+_TRUTHS = {
+    **dict.fromkeys(("0", "0.0", "false"), frozenset((False,))),
+    **dict.fromkeys(("1", "1.0", "true"), frozenset((True,))),
+    **dict.fromkeys(("", "none", "nan"), frozenset()),
+}
 _FLAG = ("type", "prompt", "no_in_batch_neg")  # of FlagEmbedding, beside `pos`
 _DOCIDS = ("docid", "document_id", "_id", "id")
+_OF_PAIRS = {*QUERIES, *POSITIVES, *_FLAG, *_DOCIDS, "query_id", "title", "split"}
 
 SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
 _SPLIT_SEED = "pairs-1"  # another seed gives another split, and makes trained models incomparable
@@ -94,9 +101,28 @@ def training_rows(path: Path, scored: bool = False) -> Iterator[TrainingRow]:
 
     Rows are those of m2dr, and what other toolkits write: `query_id` and passages of `docid`,
     `title` and `text` (Tevatron); `anchor`, `positive`, `negative_1`, `negative_2`, or a list of
-    these texts without their names (sentence-transformers).
+    these texts without their names (sentence-transformers). A column of 0 and 1 that is read as no
+    label is said at the end.
     """
-    return tables.parsed(path, partial(_training_row, tables.split_in(path.name, ""), scored))
+    parse = partial(_training_row, tables.split_in(path.name, ""), scored)
+    seen: dict[str, frozenset[bool]] | None = None  # by column that may be a label of pairs
+
+    def read(row: tables.Row) -> TrainingRow:
+        nonlocal seen
+        made = parse(row)
+        if made.labelled is False:
+            seen = dict.fromkeys(row.keys() - _OF_PAIRS, frozenset()) if seen is None else seen
+            words = {name: str(row.get(name)).strip().lower() for name in seen}
+            seen = {n: seen[n] | _TRUTHS[word] for n, word in words.items() if word in _TRUTHS}
+        return made
+
+    yield from tables.parsed(path, read)
+    for name in [name for name, truths in (seen or {}).items() if len(truths) == 2]:
+        if not scored:
+            say(
+                f"{path}: the column {name!r} holds only 0 and 1 and is not read as a label; call "
+                f"it label if it is one, as --columns label={name} does."
+            )
 
 
 def _training_row(split: str, scored: bool, row: tables.Row) -> TrainingRow:

@@ -6,6 +6,8 @@ that lacks a field fulfils no comparison with it.
 
 Texts are kept as they are. Where all those of a field are numbers, each written as its number is,
 these stand in a second column, by which <, <=, >, >= and bare values compare; so do truths.
+A list is kept as the texts of its values. It fulfils == and in where one of them does, != where
+none is equal.
 """
 
 import ast
@@ -35,6 +37,7 @@ _SIGNS: Mapping[type[ast.cmpop], str] = {
     ast.In: "in", ast.NotIn: "not in",
 }  # fmt: skip
 _HOLDS = {"int64": "whole numbers", "double": "numbers", "bool": "true or false"}
+_BETWEEN = "\x1f"  # texts of a list that are searched as one
 _READ = "\x1fread"  # behind the name of a field: the column of what its texts are read as
 
 
@@ -85,7 +88,11 @@ class Filter:
         def compare(name: str, sign: str, scalars: Sequence[Any]) -> Any:
             field = compute.field(name)
             if sign in ("in", "==", "!="):
-                same = field.isin(pa.array([scalar.as_py() for scalar in scalars], types[name]))
+                values = [scalar.as_py() for scalar in scalars]
+                if pa.types.is_list(types[name]):
+                    same = _halved(or_, [_has(field, value) for value in values])
+                else:
+                    same = field.isin(pa.array(values, types[name]))
                 return ~same & field.is_valid() if sign == "!=" else same
             order = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
             compared = getattr(compute, order[sign])(field, compute.scalar(scalars[0]))
@@ -122,6 +129,18 @@ def _halved(join: Callable[[Any, Any], Any], parts: Sequence[Any]) -> Any:
         return parts[0]
     middle = len(parts) // 2
     return join(_halved(join, parts[:middle]), _halved(join, parts[middle:]))
+
+
+def _has(lists: Any, value: str) -> Any:
+    """Return an expression of pyarrow: whether a list of texts has one that is equal."""
+    from pyarrow import compute
+
+    ends, between = compute.scalar(""), compute.scalar(_BETWEEN)
+    joined = compute.binary_join_element_wise(
+        ends, compute.binary_join(lists, _BETWEEN), ends, between
+    )
+    wanted = f"{_BETWEEN}{value.replace(_BETWEEN, ' ')}{_BETWEEN}"
+    return compute.coalesce(compute.match_substring(joined, wanted), compute.scalar(False))
 
 
 def _translated(
@@ -182,9 +201,10 @@ def _column(name: str, sign: str, values: Sequence[_Written], types: Mapping[str
     elif ordered and values[0].is_number and types[name] == pa.string():
         what = f"{name!r} holds texts that are not all plain numbers"
         raise UserError(f"{what}; {sign} {values[0].text} cannot order them, and a text can.")
-    if types[name] == pa.bool_() and ordered:
+    if ordered and (types[name] == pa.bool_() or pa.types.is_list(types[name])):
         field = name.removesuffix(_READ)
-        raise UserError(f"The field {field!r} is true or false, which {sign} cannot order.")
+        what = "is true or false" if types[name] == pa.bool_() else "holds lists"
+        raise UserError(f"The field {field!r} {what}, which {sign} cannot order.")
     return name
 
 
@@ -192,6 +212,7 @@ def _scalars(name: str, values: Sequence[_Written], kind: Any) -> list[Any]:
     """Return the values that a field is compared with, as pyarrow's scalars of its type."""
     import pyarrow as pa
 
+    kind = kind.value_type if pa.types.is_list(kind) else kind
     ways = [[kind]]
     if pa.types.is_timestamp(kind):  # dates without a zone are UTC
         ways.append([pa.timestamp("us"), kind] if kind.tz else [pa.timestamp("us", "UTC"), kind])
@@ -239,17 +260,27 @@ def write_fields(path: Path, rows: Iterable[Fields]) -> str:
     while batch := [dict(fields) for fields in islice(left, _ROWS_AT_ONCE)]:
         for fields in batch:
             for name, value in fields.items():
+                if isinstance(value, list) and not _texts_of(value):
+                    continue  # of objects alone
                 if name not in columns and len(columns) < MOST_FIELDS:
                     columns[name], types[name] = [pa.nulls(count, pa.string())], set()
                 if name in types:
                     types[name].add(type(value))
         for name, chunks in columns.items():
-            chunks.append(pa.array([_written(fields.get(name)) for fields in batch], pa.string()))
+            if list in types[name]:
+                values = [_texts_of(fields.get(name)) for fields in batch]
+                chunks.append(pa.array(values, pa.list_(pa.string())))
+            else:
+                texts = [_written(fields.get(name)) for fields in batch]
+                chunks.append(pa.array(texts, pa.string()))
         count += len(batch)
     if not columns:
         return ""
     made: dict[str, Any] = {}
     for name, chunks in columns.items():
+        if list in types[name]:
+            made[name] = pa.chunked_array([_as_lists(chunk) for chunk in chunks])
+            continue
         made[name] = _typed(pa.chunked_array(chunks), types[name])
         if made[name].type == pa.string() and (read := _read_as(made[name])) is not None:
             made[name + _READ] = read
@@ -262,6 +293,20 @@ def _written(value: Value | None) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str | None) else repr(value)
+
+
+def _texts_of(value: Value | None) -> list[str] | None:
+    """Return the values of a list, or the only one, as texts; None where there is none."""
+    values = value if isinstance(value, list) else [value]
+    texts = [_written(each) for each in values if not isinstance(each, list | dict)]
+    return [text.replace(_BETWEEN, " ") for text in texts if text is not None] or None
+
+
+def _as_lists(texts: Any) -> Any:  # a column
+    import pyarrow as pa
+
+    lists = pa.list_(pa.string())
+    return texts if texts.type == lists else pa.array(map(_texts_of, texts.to_pylist()), lists)
 
 
 def _typed(texts: Any, types: set[type]) -> Any:

@@ -432,11 +432,13 @@ def push(
 
 
 def _pushed_fields(store: Store) -> tuple[tuple[str, str], ...]:
-    """Return name and type of the fields that a collection holds: long texts are left out."""
+    """Return name and type of the fields that a collection holds: no long texts and no lists."""
     from pyarrow import compute, parquet
 
-    path, kept = store.folder / FIELDS, []
+    path, kept, kinds = store.folder / FIELDS, [], field_kinds()
     for name, kind in field_types(path).items() if store.manifest.fields else ():
+        if str(kind) not in kinds:
+            continue
         if str(kind) == "string":
             column = parquet.read_table(path, columns=[name])[name]
             if (compute.max(compute.binary_length(column)).as_py() or 0) > _LONGEST:

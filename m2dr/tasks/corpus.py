@@ -24,7 +24,7 @@ from m2dr.core.files import (
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Document, paired
 from m2dr.data import pydocs
-from m2dr.data.dataset import Dataset
+from m2dr.data.dataset import Dataset, saying_what_is_left_out
 from m2dr.data.loaders import open_dataset
 from m2dr.data.memory import Columns, Passages, name_of_data
 from m2dr.data.tables import id_of
@@ -129,13 +129,13 @@ def write_documents(documents: Iterable[Document], path: Path) -> None:
 
 
 def distinct(documents: Iterable[Document]) -> Iterator[Document]:
-    """Yield documents.
+    """Yield documents, and say at the end what is left out of their fields.
 
     Raises:
         UserError: two have one id.
     """
     seen: set[str] = set()
-    for document in documents:
+    for document in saying_what_is_left_out(iter(documents)):
         if document.id in seen:
             raise UserError(f"Two documents have the id {document.id!r}.")
         seen.add(document.id)

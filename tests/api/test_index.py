@@ -87,6 +87,8 @@ def test_built_again(
     [
         ([], {}, "No documents were given"),
         (["a"], {"name": ".."}, "is not that of a folder"),
+        (["a"], {"name": "x\ud800"}, "is not that of a folder"),
+        ("x\ud800.jsonl", {}, "not UTF-8"),
     ],
 )
 def test_refusals(

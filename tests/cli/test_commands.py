@@ -39,6 +39,7 @@ def indexed(
         (["search", "read", "-k", "5", "--corpus", "other.jsonl"], "--corpus was given twice"),
         (["train", "--lr", "1e-5"], "There is no option --lr. Did you mean --learning-rate?"),
         (["search", "--topics", "t.tsv"], "give both"),
+        (["index", "corpus", "--indexes", "x\udcff"], "'x\\udcff' is not UTF-8."),
         (["mine", "--out", "g.jsonl", "--split", "tain"], "Did you mean train?"),
     ],
 )  # fmt: skip

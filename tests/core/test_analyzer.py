@@ -72,6 +72,9 @@ def test_the_language_is_that_of_the_frequent_words(language: str) -> None:
             "Strákurinn fór í skólann og það er ekki vitað um vini sem hann hitti við ána",
             "Icelandic",
         ),
+        ("Il-pajjiż jinsab fil-Baħar u l-belt hija Valletta, il-gvern qal li se jibda", "Maltese"),
+        ("Ayiti se yon peyi ki nan Karayib la, e moun yo pale kreyòl ak franse", "Haitian"),
+        ("Kerajaan ialah pihak yang terdiri daripada rakyat dan tidak akan kalah", "Malay"),
         ("ბიჭი დილით სკოლაში წავიდა და გზაში არავინ შეხვდა", "no language that is known"),
     ],
 )

@@ -350,6 +350,22 @@ def test_a_label_of_0_is_that_of_a_negative(form: str) -> None:
     assert answers_of(LABELLED[form]) == {"q": (["p"], ["n"])}
 
 
+@pytest.mark.parametrize("truths", [[1, 0, 1], [True, False, None], ["1", "0", ""], [1.0, 0.0, 1]])
+def test_a_column_of_0_and_1_that_is_no_label_is_named(
+    truths: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"query": "q", "answer": text, "y": truth, "n": number, "open": 1}
+        for number, (text, truth) in enumerate(zip("abc", truths, strict=True))
+    ]
+    answers_of(rows)
+    told = capsys.readouterr().err
+    assert "the column 'y' holds only 0 and 1 and is not read as a label" in told
+    assert told.count("holds only") == 1
+    answers_of([row | {"label": int(row["n"] > 0)} for row in rows])
+    assert "holds only" not in capsys.readouterr().err
+
+
 def test_a_list_of_a_query_and_several_answers() -> None:
     rows = [["q", ["p", "r"]], ("s", "t")]
 

@@ -324,8 +324,36 @@ def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
     )
 
     assert own_fields(row, ["_id"]) == (
-        ("n", 1), ("b", True), ("metadata.n", 2), ("m", 0.5), ("o.p.q", "r"),
+        ("n", 1), ("tags", ["x"]), ("b", True), ("metadata.n", 2), ("m", 0.5), ("o.p.q", "r"),
     )  # fmt: skip
+
+
+LISTS = (["u", "v"], "u", None, ["w", None, 7], ["u,v"], [{"name": "u"}], ["x\x1fu"], [True, "V"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    [
+        ("tags = u", [0, 1]),
+        ("tags in (v, 7)", [0, 3]),
+        ("tags != 'u' and not tags = w", [4, 6, 7]),
+        ("tags = 'u,v' or tags = true", [4, 7]),
+        ("tags = 'x\x1fu'", [6]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [3, 2**16])
+def test_a_list_fulfils_what_one_of_its_values_does(
+    asked: str, rows: list[int], at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("m2dr.index.filters._ROWS_AT_ONCE", at_once)
+    given = [own_fields({"tags": each, "by": [{"a": 1}]}, []) for each in LISTS]
+    write_fields(tmp_path / FIELDS, given)
+
+    assert matching(tmp_path / FIELDS, Filter.parse(asked)).tolist() == rows
+    assert dict(given[5])["tags"] == [{"name": "u"}]
+    for wrong, reason in (("tags > 'u'", "holds lists, which > cannot"), ("by = 1", "no field")):
+        with pytest.raises(UserError, match=reason):
+            matching(tmp_path / FIELDS, Filter.parse(wrong))
 
 
 @given(st.text(alphabet="ab=<>!()',\" \nnotrdi1.", max_size=30))

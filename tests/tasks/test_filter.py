@@ -115,7 +115,9 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     assert "Did you mean year? There are: year, lang." in wrong.stderr
 
 
-def test_an_index_filters_from_python(model: Path, tmp_path: Path) -> None:
+def test_an_index_filters_from_python(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     encoder = m2dr.Encoder.from_pretrained(model, dim=32, **FP32)
     rows = [{"id": row["_id"], "text": row["text"], **row["metadata"]} for row in DOCUMENTS[:5]]
     built = m2dr.Index.build(encoder, rows, exits=False, folder=tmp_path, name="documents")
@@ -125,7 +127,12 @@ def test_an_index_filters_from_python(model: Path, tmp_path: Path) -> None:
     assert [{hit.docid for hit in answer.hits} for answer in answers] == [{"d2", "d4"}] * 2
     assert built.search("read", filter="year > 3000").hits == ()
     assert answers[0].hits[0].fields["lang"] == "en"
-    built.add([{"id": "new", "text": "read", "year": 2040}])
+    built.add([{"id": "new", "text": "read", "year": 2040, "tags": ["u", "v"], "at": [0.5, 1]}])
+    assert "The field 'at' of 1 document is left out" in capsys.readouterr().err
+    assert [hit.fields["tags"] for hit in built.search("read", filter="tags = v").hits] == [
+        ["u", "v"]
+    ]
+    assert built.get("new")["tags"] == ["u", "v"]
     assert [hit.docid for hit in built.search("read", filter="year > 2030").hits] == ["new"]
     own = {"id": "chunk", "title": "T", "text": "x", "type": "pdf", "version": "1.10", "n": 0x1F}
     built.add([{"id": "own", "text": "read", "n": 7, "metadata": own}])

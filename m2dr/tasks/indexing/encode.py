@@ -20,7 +20,7 @@ from m2dr.core.files import atomic_path, cache_folder, read_record, sync, write_
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, Document, Fields
 from m2dr.core.requests import IndexRequest, of_queries
-from m2dr.data.dataset import Dataset
+from m2dr.data.dataset import Dataset, saying_what_is_left_out
 from m2dr.data.tokens import Ragged
 from m2dr.index import exit_files
 from m2dr.index.faiss import rebuild_indexes
@@ -383,7 +383,7 @@ def _finish(writers: Sequence[StoreWriter], dataset: Dataset) -> None:
     digest = hashlib.sha256()
 
     def fields() -> Iterator[Fields]:
-        for document in dataset.documents():
+        for document in saying_what_is_left_out(dataset.documents()):
             digest.update(repr(document.fields).encode(errors="surrogatepass"))
             yield document.fields
 

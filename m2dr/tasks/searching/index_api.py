@@ -14,6 +14,7 @@ from m2dr.core import requests
 from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
+from m2dr.core.records import paired
 from m2dr.core.settings import request_of, takes
 from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import CORPUS_FILE, Columns, Passages, changed
@@ -156,7 +157,7 @@ class Index:
         root = Path(folder)
         if taken := options.keys() & {"root", "corpus"}:
             raise UserError(f"{min(taken)} = … was given; build takes folder, documents and name.")
-        if Path(name).name != name or name == "..":
+        if Path(name).name != name or name == ".." or paired(name) != name:
             raise UserError(f"name = {name!r} is not that of a folder.")
         shared: dict[str, Any] = {"root": root}
         if encoder:
@@ -167,23 +168,24 @@ class Index:
         from m2dr.tasks.indexing.index import check_index_request, index_corpus
 
         documents = changed(documents, columns, passages)
+        if is_name := isinstance(documents, str | PathLike):
+            options["corpus"] = f"{name}={fspath(documents)}" if name else fspath(documents)
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
         request = request_of(
             requests.IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
         )
-        if isinstance(documents, str | PathLike):
-            corpus = f"{name}={fspath(documents)}" if name else fspath(documents)
-        else:
+        if not is_name:
             check_index_request(request)  # before the index that is there is replaced
             corpus = str(_write_corpus(documents, root, name, overwrite))
-        index_corpus(replace(request, corpus=corpus))
+            request = replace(request, corpus=corpus)
+        index_corpus(request)
         if encoder:
             shared |= {
                 "query_layer": encoder.layer,
                 "dim": encoder.dim if encoder.dim in request.dims else None,
                 "runtime": encoder.options["runtime"] if encoder.layer else "torch",
             }
-        return cls(requests.SearchRequest(corpus, named, **shared))
+        return cls(requests.SearchRequest(request.corpus, named, **shared))
 
     @classmethod
     def load(cls, folder: str | PathLike[str], **options: Any) -> "Index":
