@@ -29,7 +29,7 @@ Exits = Literal["", "index", "model"]  # of queries
 Request = TypeVar("Request")
 
 INDEXES = Path("indexes")
-HYBRID = 0.4  # weight of BM25 beside vectors: docs/search.md
+HYBRID = 0.4  # weight of BM25 beside vectors: benchmarks/hybrid_weights_202611.md
 QUERY_MIX = 0.5  # weight of words in the vector of a query: docs/decisions/0024-mix-and-feedback.md
 SHARD_ROWS = 4096  # of a store, in every shard but the last; 3 MB of f16 at width 384
 PYDOCS = "pydocs"
