@@ -132,6 +132,23 @@ def language_option() -> Any:  # a field
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryLog:
+    """Queries without judgements, from which words and exits learn how people ask."""
+
+    queries: Path | None = option(
+        None,
+        "Unlabelled queries as people ask them, for words and exits: topics, or a .txt file with "
+        "one per line.",
+        is_file=True,
+    )
+    query_weight: float | None = option(
+        None,
+        "How much --queries count in the words, where the documents count 1; by default what "
+        "judgements of dev or train say where there are some, else 0.4.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Blend:
     """Weights of BM25 (hybrid) and of word vectors (query_mix); 0 switches a part off."""
 
@@ -220,7 +237,7 @@ class CheckRequest:
 
 
 @dataclass(frozen=True)
-class IndexRequest(_EncodesDocuments, _OfIndexes):
+class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
     """Encode a corpus: a store per layer and an index per dim.
 
     They are written to indexes/CORPUS/MODEL/layer-NN/dim-K. Where the corpus has changed since,
@@ -270,7 +287,7 @@ class IndexRequest(_EncodesDocuments, _OfIndexes):
 
 
 @dataclass(frozen=True)
-class FitIndexRequest(_OfIndexes):
+class FitIndexRequest(QueryLog, _OfIndexes):
     """Fit words and exits on the documents of an index that has none, or a bridge to it.
 
     Queries of any layer search it then, layer 0 runs none; over the bridge come those of another
@@ -279,6 +296,7 @@ class FitIndexRequest(_OfIndexes):
     Examples:
         m2dr index fit
         m2dr index fit --corpus scifact --model minilm
+        m2dr index fit --overwrite --queries log.txt --query-weight 0.4
     """
 
     corpus: str = corpus_option()

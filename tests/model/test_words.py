@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from m2dr.core.errors import UserError
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.training.words import fit_words
+from m2dr.training.words import ShortTexts, fit_words
 
 CORPUS = ["Open the file", "close the file", "a list of numbers", "parse a number of the list"]
 UNKNOWN = ["", "?!", "unheard words"]
@@ -26,7 +26,7 @@ def made(beside: tuple[int, ...] = (), language: str = "english") -> WordTable:
     draw = np.random.default_rng(5)
     vectors = draw.normal(size=(len(CORPUS), W)).astype(np.float32)
     matrices = {layer: draw.normal(size=(W, W)).astype(np.float32) for layer in beside}
-    return WordTable(*fit_words(CORPUS, vectors, 64, language), matrices)
+    return WordTable(*fit_words(CORPUS, vectors, 64, language), beside=matrices)
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +140,18 @@ def test_a_file_that_is_no_table_is_named(name: str, tmp_path: Path) -> None:
     DAMAGE[name](tmp_path / WORDS)
     with pytest.raises(UserError, match=r"words\.safetensors"):
         WordTable.open(tmp_path)
+
+
+def test_a_mix_reads_the_words_of_documents_alone(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    vectors, spans = (draw.normal(size=(4, W)).astype(np.float32) for _ in range(2))
+    beside = ShortTexts(["open file", "a list", "number", "close"], spans, 0.4)
+    WordTable(*fit_words(CORPUS, vectors, 64, beside=[beside])).write(tmp_path)
+    alone = WordTable(*fit_words(CORPUS, vectors, 64))
+
+    opened = WordTable.open(tmp_path)
+
+    mixed = opened.mixed(vectors, CORPUS, 0.5)
+    np.testing.assert_allclose(mixed, alone.mixed(vectors, CORPUS, 0.5), atol=1e-3)
+    assert not np.allclose(opened.embed(CORPUS), alone.embed(CORPUS), atol=1e-2)
+    assert opened.cut(0, 8).alone is None
