@@ -144,7 +144,7 @@ class QueryLog:
     query_weight: float | None = option(
         None,
         "How much --queries count in the words, where the documents count 1; by default what "
-        "judgements of dev or train say where there are some, else 0.4.",
+        "judgements of dev or train say where there are some, else 0.2.",
     )
 
 

@@ -307,7 +307,7 @@ class FitSettings:
         "", "Unlabelled queries as people ask them: topics, or a .txt file with one per line."
     )
     query_weight: float | None = option(
-        None, "How much --queries count in the words, where the texts count 1; 0.4 by default."
+        None, "How much --queries count in the words, where the texts count 1; 0.2 by default."
     )
     seed: int = option(13, "Same seed, same model.", most=LARGEST_SEED)
     device: str = option("auto", "auto, cpu, cuda or cuda:N.")

@@ -19,6 +19,7 @@ from m2dr.core.arrays import Float32, Floats
 POWER = 1.5  # of the weight log(1 + N / df) of a word
 RIDGE = 0.5  # λ
 STEPS = 12  # of conjugate gradients; more change no ranking
+STEPS_BESIDE = 20  # with short texts, whose weights differ
 MOST_WORDS = 250_000  # the most frequent ones
 MOST_WEIGHT = 3.0  # of a short text beside a document of weight 1
 PER_TOKEN = 1.5  # words that are read of a text for each token that its vector is of
@@ -120,7 +121,7 @@ class WordRows(NamedTuple):
             roots += [each.roots(len(vectors)) for each in short]
             shares = sparse.vstack([self.shares, *(self.shares_of(s.texts) for s in short)])
             every = np.concatenate([vectors, *(each.vectors for each in short)])
-            table = solve(shares.tocsr(), every, RIDGE, np.concatenate(roots), centre)
+            table = solve(shares.tocsr(), every, RIDGE, np.concatenate(roots), centre, STEPS_BESIDE)
         given = self.rows, self.weights, table, self.language, self.limit
         return FittedWords(*given, alone if short else None)
 

@@ -54,12 +54,13 @@ from m2dr.tasks.indexing.encode import EncodingJob, ShardReader
 from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
-    SPAN_WEIGHT,
     as_targets,
     drop_exits,
     fit_exits,
     held_out,
+    log_told,
     read_log,
+    span_weight,
     unfit,
     weight_told,
     with_spans,
@@ -70,7 +71,7 @@ from m2dr.training.linear_fit import fit_head
 from m2dr.training.words import ShortTexts, WordRows
 
 NO_LOG = QueryLog()
-TRIED = (0.0, 0.1, 0.4, 1.2)  # weights of a log
+TRIED = (0.0, 0.1, 0.2, 0.4, 1.2)  # weights of a log
 JUDGED = 500  # queries that a weight is chosen by, at most;
 FEWEST_JUDGED = 20  # with fewer it is not
 
@@ -132,7 +133,7 @@ def refit_words(store: Store, dataset: Dataset) -> None:
         short = exit_files.ShortFile.read(folder)
         short = short and short.of(store.digests())
         rows, vectors = _rows_of(store, dataset, before.language)
-        beside = [] if short is None else _beside(short, record.fit.query_weight)
+        beside = [] if short is None else _beside(short, record.fit.query_weight, len(vectors))
         words = words_towards(rows, vectors, beside, (store.manifest.corpus,))
         # Stopped before the record is written, the words are not those of the record and refused.
         words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
@@ -141,7 +142,7 @@ def refit_words(store: Store, dataset: Dataset) -> None:
         if short is not None:
             (folder / exit_files.SPANS).unlink()
             short.write(folder)
-            fit = replace(fit, spans=len(short.digests))
+            fit = replace(fit, spans=len(short.digests), span_weight=span_weight(len(vectors)))
         _write_record(store, fit, record.dtype, folder, record.exits_texts, record.unrelated)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
     say(
@@ -265,13 +266,14 @@ def _fit(
         weight = weight_told(queries, log.query_weight)
         if queries and log.query_weight is None:
             weight = judged_weight(rows, vectors, short, dataset, store) or weight
-        words = words_towards(rows, vectors, _beside(short, weight[0]), names)
+        words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
         fit = fit_exits(encoder, read, words, names, "none", weight)
+        fit = replace(fit, span_weight=span_weight(len(vectors)) if read.spans else 0.0)
         assert encoder.fitted is not None
         record = _write(encoder.fitted, store, fit, str(dtype), folder, short)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     if queries:
-        say(f"{counted(len(queries), 'queries', ',')} of weight {weight[0]:g}, by {weight[1]}.")
+        say(log_told(fit))
     say(
         f"{counted(fit.words, 'words', ',')} and exits fitted in {time.monotonic() - begun:,.0f} s;"
         f" cosines of layers from 1 with the full model, held out: {cosines}."
@@ -291,11 +293,11 @@ def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, F
     return word_rows(texts, len(rows), length, language), _vectors_of(store, rows)
 
 
-def _beside(short: exit_files.ShortFile, query_weight: float) -> list[ShortTexts]:
+def _beside(short: exit_files.ShortFile, query_weight: float, documents: int) -> list[ShortTexts]:
     """Return spans and queries for the words."""
     count, vectors = len(short.digests), short.vectors.astype(np.float32)
     return [
-        ShortTexts(short.texts[:count], vectors[:count], SPAN_WEIGHT),
+        ShortTexts(short.texts[:count], vectors[:count], span_weight(documents)),
         ShortTexts(short.texts[count:], vectors[count:], query_weight),
     ]
 
@@ -332,7 +334,7 @@ def judged_weight(
     judgements = [each for each in dataset.judgements(split) if each.query_id in ids]
     found: dict[float, float] = {}
     for weight in TRIED:
-        table = words_towards(rows, vectors, _beside(rest, weight), (dataset.name,))
+        table = words_towards(rows, vectors, _beside(rest, weight, len(vectors)), (dataset.name,))
         scores = table.embed(texts) @ vectors.T
         places = np.argpartition(-scores, min(10, len(docids) - 1), axis=1)[:, :10]
         rankings = {

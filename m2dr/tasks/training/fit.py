@@ -45,11 +45,9 @@ ONE_OF = 8  # of so many texts one is held out, until there are enough
 VECTORS = 8192  # embeddings that the rotation is fitted on, at most
 QUERIES = "train"  # the split whose queries are read
 SPAN_WORDS = (3, 11)  # from the first to below the second
-SPAN_WEIGHT = 0.4  # in layer 0, where the texts have 1; more makes words as weak as the full model
-QUERY_WEIGHT = 0.4  # of a log, by default
+QUERY_WEIGHT = 0.2  # of a log, by default
 MOST_QUERIES = 20_000  # of a log
-ONE_SPAN_OF = 4  # of so many texts one gives a span where exits read no words,
-FEW_SPANS = 4096  # at most
+ONE_SPAN_OF = 4  # of so many texts one gives a span; more of the same weight are no better
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,8 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
             runner, tokenizer, texts, settings.seed, settings.rotation,
             settings.length, settings.language, queries=queries, query_weight=settings.query_weight,
         )  # fmt: skip
+        if queries:
+            say(log_told(record))
         encoder.fitted, encoder.behind = runner.fitted, runner.behind
         encoder.to("cpu")
         card = encoder.card
@@ -250,13 +250,13 @@ class Read:
         vectors = as_targets(encoder, self.short[:, -encoder.card.width :])
         count = len(self.spans)
         return (
-            ShortTexts(self.spans, vectors[:count], SPAN_WEIGHT),
+            ShortTexts(self.spans, vectors[:count], span_weight(len(self.texts))),
             ShortTexts(self.queries, vectors[count:], query_weight),
         )
 
 
 def cut_spans(
-    texts: Sequence[str], draw: np.random.Generator, most: int
+    texts: Sequence[str], draw: np.random.Generator
 ) -> tuple[list[str], NDArray[np.int64]]:
     """Cut spans as short as queries out of some texts.
 
@@ -265,13 +265,12 @@ def cut_spans(
     Args:
         texts: those with no more words than a span may have are left out.
         draw: says of which texts, how many words, and which.
-        most: spans.
 
     Returns:
         The spans, and the place of the text that each is of.
     """
     found, places = [], []
-    for place in np.sort(draw.permutation(len(texts))[:most]).tolist():
+    for place in np.sort(draw.permutation(len(texts))[: len(texts) // ONE_SPAN_OF]).tolist():
         words = texts[place].split()
         if len(words) >= SPAN_WORDS[1]:
             count = int(draw.integers(*SPAN_WORDS))
@@ -310,10 +309,9 @@ def with_spans(
     states: Float32,
     seed: int,
     queries: Sequence[str] = (),
-    most: int = MOST_TEXTS,
 ) -> Read:
     """Return texts that were read already with spans of them and queries, which are read now."""
-    spans, places = cut_spans(texts, np.random.default_rng(seed), most)
+    spans, places = cut_spans(texts, np.random.default_rng(seed))
     given: list[tuple[Side, str]] = [("query", text) for text in (*spans, *queries)]
     rows = states_of(encoder, tokenizer, given, "short texts")
     return Read(texts, states, spans, places, queries, rows.reshape(len(given), states.shape[1]))
@@ -409,7 +407,7 @@ def fit_exits(
         language=words.language if words is not None else "",
         ridges=tuple(ridges),
         cosines=tuple(cosines),
-        span_weight=SPAN_WEIGHT if words is not None and read.spans else 0.0,
+        span_weight=span_weight(len(read.texts)) if words is not None and read.spans else 0.0,
         queries=len(read.queries),
         query_weight=query_weight[0],
         query_weight_by=query_weight[1],
@@ -453,9 +451,8 @@ def fit_texts_now(
     trained, encoder.fitted = encoder.fitted, None
     given = texts.read(0, len(texts))
     contents = [text for _, text in given]
-    most = MOST_TEXTS if with_words else min(len(texts) // ONE_SPAN_OF, FEW_SPANS)
     states = states_of(encoder, tokenizer, given, "texts")
-    read = with_spans(encoder, tokenizer, contents, states, seed, queries, most)
+    read = with_spans(encoder, tokenizer, contents, states, seed, queries)
     weight = weight_told(queries, query_weight)
     width = card.width
     if rotation != "none":
@@ -478,11 +475,28 @@ def fit_texts_now(
     return fit_exits(encoder, read, words, texts.names, rotation, weight)
 
 
+def span_weight(texts: int) -> float:
+    """Return the weight in layer 0 of all spans together, where the texts together have 1.
+
+    Spans pay where there are many texts (docs/decisions/0031-spans-and-query-logs.md).
+
+    >>> [round(span_weight(texts), 2) for texts in (1000, 5000, 44_036)]
+    [0.12, 0.2, 0.4]
+    """
+    return float(min(0.4, 0.2 * (texts / 5000) ** (1 / 3)))
+
+
 def weight_told(queries: Sequence[str], weight: float | None) -> tuple[float, str]:
     """Return the weight of a log that was given, or else the constant; and what says so."""
     if not queries:
         return 0.0, ""
     return (QUERY_WEIGHT, "the default") if weight is None else (weight, "--query-weight")
+
+
+def log_told(fit: FitRecord) -> str:
+    """Return how much a log counts, and what says so."""
+    count = counted(fit.queries, "queries", ",")
+    return f"{count} of weight {fit.query_weight:g} in the words, by {fit.query_weight_by}"
 
 
 def read_log(path: Path | None) -> tuple[str, ...]:
