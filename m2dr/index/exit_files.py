@@ -205,6 +205,7 @@ class ShortFile:
     def write(self, folder: Path) -> None:
         """Write the file, complete or not at all; none without a text."""
         if not self.texts:
+            (folder / SPANS).unlink(missing_ok=True)
             return
         texts = np.frombuffer("\n".join(self.texts).encode(), np.uint8)
         digests = np.frombuffer(self.digests.tobytes(), np.uint8)

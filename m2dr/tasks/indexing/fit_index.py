@@ -140,7 +140,6 @@ def refit_words(store: Store, dataset: Dataset) -> None:
         replace(words_and_exits, query_model=before.query_model).write(folder)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
         if short is not None:
-            (folder / exit_files.SPANS).unlink()
             short.write(folder)
             fit = replace(fit, spans=len(short.digests), span_weight=span_weight(len(vectors)))
         _write_record(store, fit, record.dtype, folder, record.exits_texts, record.unrelated)
