@@ -389,6 +389,7 @@ class Searcher:
         self.cut = Cut(plan.layer, self.documents.dim)
         self.documents.accept(label_of(resolved.model), self.cut)
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
+        self.least = lru_cache(_FILTERS)(self._least)
         self._ranker = lru_cache(_FILTERS)(self._where)
         self.where()
         self.warnings = plan.warnings(self.documents.dim, self.documents.warnings)
@@ -415,7 +416,7 @@ class Searcher:
         options = replace(self.plan.options, **blend_weights)
         return replace(blend, query_mix=replace(self.plan, options=options).mix)
 
-    def least(self, asked: str, blend: requests.Blend) -> float | None:
+    def _least(self, asked: str, blend: requests.Blend) -> float | None:
         """Return the least score of a hit; None where none was asked for.
 
         Args:
