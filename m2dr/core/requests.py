@@ -149,6 +149,17 @@ class QueryLog:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GivenLog(QueryLog):
+    """A log, with its vectors where no model is at hand to make them."""
+
+    query_vectors: Path | None = option(
+        None,
+        "Vectors of --queries, from what made those of the documents, where these have no model.",
+        read=Path,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Blend:
     """Weights of BM25 (hybrid) and of word vectors (query_mix); 0 switches a part off."""
 
@@ -287,7 +298,7 @@ class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
 
 
 @dataclass(frozen=True)
-class FitIndexRequest(QueryLog, _OfIndexes):
+class FitIndexRequest(GivenLog, _OfIndexes):
     """Fit words and exits on the documents of an index that has none, or a bridge to it.
 
     Queries of any layer search it then, layer 0 runs none; over the bridge come those of another
@@ -319,7 +330,7 @@ class ListRequest:
 
 
 @dataclass(frozen=True)
-class ImportRequest(_OfIndexes):
+class ImportRequest(GivenLog, _OfIndexes):
     """Take vectors of another tool as a store and its indexes.
 
     With --model they are that model's, and queries of any other are refused. Without it they need
@@ -329,6 +340,7 @@ class ImportRequest(_OfIndexes):
     Examples:
         m2dr index import v.npy --ids v.txt --corpus scifact --model minilm
         m2dr index import answers.jsonl --corpus texts.jsonl
+        m2dr index import v.npy --corpus texts.jsonl --queries log.txt --query-vectors q.npy
     """
 
     vectors: Path = option(

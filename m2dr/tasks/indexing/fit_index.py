@@ -4,6 +4,7 @@ Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from m2dr.core.records import (
     EXITS_FILE,
     FitRecord,
     IndexExits,
+    ModelCard,
     Ranking,
     Run,
     UnrelatedScores,
@@ -36,6 +38,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
 from m2dr.evaluation.measures import measure
 from m2dr.index import exit_files
+from m2dr.index.exit_files import ShortFile
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
@@ -55,10 +58,13 @@ from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
     as_targets,
+    distinct_queries,
     drop_exits,
     fit_exits,
     held_out,
     log_told,
+    logged,
+    queries_of,
     read_log,
     span_weight,
     unfit,
@@ -67,6 +73,7 @@ from m2dr.tasks.training.fit import (
     word_rows,
     words_towards,
 )
+from m2dr.tasks.vectors import query_vectors
 from m2dr.training.linear_fit import fit_head
 from m2dr.training.words import ShortTexts, WordRows
 
@@ -99,17 +106,22 @@ def fit_encoded(
     if exit_files.fitting_exits(store.folder):
         exit_files.forget_states(folder)
         remove_stale_lock(folder)
-        queries = read_log(log.queries)
-        if queries and exit_files.read_exits_record(folder).fit.log != json_sha256(queries):
-            raise UserError(
-                f"{folder} has exits without {log.queries}; m2dr index fit --overwrite --queries "
-                "replaces them."
-            )
+        refuse_other_log(folder, log.queries)
     elif any(folder.glob("states-*")):
         _fit(job, dataset, store, folder, language, log)
     fitting = exit_files.fitting_exits(store.folder)
     if fitting and not exit_files.read_exits_record(folder).unrelated:
         measure_unrelated(job.model, dataset, store, job.device, job.dtype)
+
+
+def refuse_other_log(folder: Path, path: Path | None) -> None:
+    """Raise UserError where exits in a folder did not learn from a log."""
+    queries = read_log(path)
+    if queries and exit_files.read_exits_record(folder).fit.log != json_sha256(queries):
+        raise UserError(
+            f"{folder} has exits without {path}; m2dr index fit --overwrite --queries "
+            "replaces them."
+        )
 
 
 def refit_words(store: Store, dataset: Dataset) -> None:
@@ -130,7 +142,7 @@ def refit_words(store: Store, dataset: Dataset) -> None:
     folder, begun = exit_files.exits_folder(store.folder), time.monotonic()
     with lock_folder(folder):
         record, before = exit_files.read_exits_record(folder), WordTable.open(folder)
-        short = exit_files.ShortFile.read(folder)
+        short = ShortFile.read(folder)
         short = short and short.of(store.digests())
         rows, vectors = _rows_of(store, dataset, before.language)
         beside = [] if short is None else _beside(short, record.fit.query_weight, len(vectors))
@@ -141,7 +153,8 @@ def refit_words(store: Store, dataset: Dataset) -> None:
         fit = replace(record.fit, words=len(words.rows), language=words.language)
         if short is not None:
             short.write(folder)
-            fit = replace(fit, spans=len(short.digests), span_weight=span_weight(len(vectors)))
+            weight = span_weight(len(vectors)) if len(short.digests) else 0.0
+            fit = replace(fit, spans=len(short.digests), span_weight=weight)
         _write_record(store, fit, record.dtype, folder, record.exits_texts, record.unrelated)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
     say(
@@ -197,7 +210,7 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     if not CorpusDigest.of(dataset).is_of(store.manifest):
         raise UserError(f"{folder} holds other documents than {request.corpus}; index it again.")
     if not fitted:
-        _fit(job, dataset, store, exits, request.language, request)
+        _fit(job, dataset, store, exits, request.language, request, request.query_vectors)
     if request.query_model:
         _bridge(request, dataset, store, exits)
     record = measure_unrelated(model, dataset, store, request.device, request.dtype)
@@ -235,19 +248,31 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
 
 
 def _fit(
-    job: EncodingJob, dataset: Dataset, store: Store, folder: Path, language: str, log: QueryLog
+    job: EncodingJob,
+    dataset: Dataset,
+    store: Store,
+    folder: Path,
+    language: str,
+    log: QueryLog,
+    given: Path | None = None,
 ) -> IndexExits:
     begun, queries = time.monotonic(), read_log(log.queries)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         names = (store.manifest.corpus,)
         if not job.model.card.query_layer:
-            if queries:
-                raise UserError(f"{log.queries} needs the model of the vectors, which is not here.")
-            words = words_towards(*_rows_of(store, dataset, language), (), names)
-            count = len(words.rows)
-            fit = FitRecord(names, store.documents, 0, "none", count, words.language, (), ())
-            return _write(words, store, fit, "", folder, None)
+            short = _given(log.queries, given, job.model.card, store)
+            rows, vectors = _rows_of(store, dataset, language)
+            weight = _weight(queries, log, rows, vectors, short, dataset, store)
+            words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
+            fit = FitRecord(
+                names, store.documents, 0, "none", len(words.rows), words.language, (), ()
+            )
+            return _write(words, store, logged(fit, queries, weight), "", folder, short)
+        if given is not None:
+            raise UserError(
+                f"{given} is for vectors without a model, and these are of {job.model}."
+            )
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
@@ -256,28 +281,62 @@ def _fit(
         sampled = exit_files.sampled_rows(store.documents)
         texts = list(texts_of(dataset, sampled))
         read = with_spans(encoder, tokenizer, texts, states, store.documents, queries)
-        short = exit_files.ShortFile(
+        short = ShortFile(
             (*read.spans, *queries),
             as_targets(encoder, read.short[:, -job.model.card.width :]).astype(np.float16),
             store.digests()[sampled[read.places]],
         )
         rows, vectors = _rows_of(store, dataset, language)
-        weight = weight_told(queries, log.query_weight)
-        if queries and log.query_weight is None:
-            weight = judged_weight(rows, vectors, short, dataset, store) or weight
+        weight = _weight(queries, log, rows, vectors, short, dataset, store)
         words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
         fit = fit_exits(encoder, read, words, names, "none", weight)
         fit = replace(fit, span_weight=span_weight(len(vectors)) if read.spans else 0.0)
         assert encoder.fitted is not None
         record = _write(encoder.fitted, store, fit, str(dtype), folder, short)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
-    if queries:
-        say(log_told(fit))
     say(
         f"{counted(fit.words, 'words', ',')} and exits fitted in {time.monotonic() - begun:,.0f} s;"
         f" cosines of layers from 1 with the full model, held out: {cosines}."
     )
     return record
+
+
+def _given(path: Path | None, given: Path | None, card: ModelCard, store: Store) -> ShortFile:
+    """Return a log, and its vectors that somebody else made, by its ids or in its order."""
+    if path is None or given is None:
+        if path or given:
+            raise UserError(
+                f"{path or given} was given alone; of vectors without a model --queries needs "
+                "--query-vectors, and these need it."
+            )
+        return ShortFile((), np.zeros((0, card.width), np.float16), np.empty(0, "S"))
+    queries = queries_of(path)
+    places = distinct_queries(path, queries)
+    vectors = query_vectors(given, card, store.folder.parent)
+    if not queries[0].id:
+        vectors = replace(vectors, ids=None)
+    rows = vectors.of([query.id for query in queries], "queries")[list(places.values())]
+    found = vectors.finite(rows)
+    found = unit_rows(found) if card.similarity == "cosine" else found
+    return ShortFile(tuple(places), found.astype(np.float16), np.empty(0, "S"))
+
+
+def _weight(
+    queries: Sequence[str],
+    log: QueryLog,
+    rows: WordRows,
+    vectors: Float32,
+    short: ShortFile,
+    dataset: Dataset,
+    store: Store,
+) -> tuple[float, str]:
+    """Return how much a log counts, and what says so, which is printed."""
+    weight = weight_told(queries, log.query_weight)
+    if queries and log.query_weight is None:
+        weight = judged_weight(rows, vectors, short, dataset, store) or weight
+    if queries:
+        say(log_told(queries, weight))
+    return weight
 
 
 def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, Float32]:
@@ -292,7 +351,7 @@ def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, F
     return word_rows(texts, len(rows), length, language), _vectors_of(store, rows)
 
 
-def _beside(short: exit_files.ShortFile, query_weight: float, documents: int) -> list[ShortTexts]:
+def _beside(short: ShortFile, query_weight: float, documents: int) -> list[ShortTexts]:
     """Return spans and queries for the words."""
     count, vectors = len(short.digests), short.vectors.astype(np.float32)
     return [
@@ -302,7 +361,7 @@ def _beside(short: exit_files.ShortFile, query_weight: float, documents: int) ->
 
 
 def judged_weight(
-    rows: WordRows, vectors: Float32, short: exit_files.ShortFile, dataset: Dataset, store: Store
+    rows: WordRows, vectors: Float32, short: ShortFile, dataset: Dataset, store: Store
 ) -> tuple[float, str] | None:
     """Return the weight of a log with which words rank best by judgements of dev or train.
 
@@ -326,7 +385,7 @@ def judged_weight(
     texts, own = [query.text for query in judged], len(short.digests)
     left = {" ".join(text.lower().split()) for text in texts}
     kept = [n for n, text in enumerate(short.texts) if n < own or text.lower() not in left]
-    rest = exit_files.ShortFile([short.texts[n] for n in kept], short.vectors[kept], short.digests)
+    rest = ShortFile([short.texts[n] for n in kept], short.vectors[kept], short.digests)
     sampled = exit_files.sampled_rows(store.documents, exit_files.MOST_WORD_TEXTS)
     docids = [store.docids[row] for row in sampled.tolist()]
     ids = {query.id for query in judged}
@@ -358,7 +417,7 @@ def _write(
     fit: FitRecord,
     dtype: str,
     folder: Path,
-    short: exit_files.ShortFile | None,
+    short: ShortFile | None,
 ) -> IndexExits:
     """Replace the exits or the words in the folder, their record last."""
     remove_files(folder, EXITS_FILE, EXITS, exit_files.SPANS, f".*{TEMPORARY_SUFFIX}")

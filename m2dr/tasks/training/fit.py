@@ -5,7 +5,7 @@ Shapes: L layers, N texts, n spans, P dims of a pooled state, W dims of the embe
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
-from m2dr.core.records import FitRecord, ModelCard, Rotation, Side
+from m2dr.core.records import FitRecord, ModelCard, Query, Rotation, Side
 from m2dr.core.report import Report, timed
 from m2dr.core.settings import FitSettings
 from m2dr.data.qrels import read_topics
@@ -90,8 +90,6 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
             runner, tokenizer, texts, settings.seed, settings.rotation,
             settings.length, settings.language, queries=queries, query_weight=settings.query_weight,
         )  # fmt: skip
-        if queries:
-            say(log_told(record))
         encoder.fitted, encoder.behind = runner.fitted, runner.behind
         encoder.to("cpu")
         card = encoder.card
@@ -398,7 +396,7 @@ def fit_exits(
     if words is not None:
         words = replace(words, beside=matrices)
     encoder.fitted = with_heads(encoder.fitted, heads, words).to(encoder.device)
-    return FitRecord(
+    record = FitRecord(
         corpora=tuple(names),
         texts=len(read.texts),
         spans=len(read.spans),
@@ -408,11 +406,8 @@ def fit_exits(
         ridges=tuple(ridges),
         cosines=tuple(cosines),
         span_weight=span_weight(len(read.texts)) if words is not None and read.spans else 0.0,
-        queries=len(read.queries),
-        query_weight=query_weight[0],
-        query_weight_by=query_weight[1],
-        log=json_sha256(read.queries) if read.queries else "",
     )
+    return logged(record, read.queries, query_weight)
 
 
 def fit_texts_now(
@@ -454,6 +449,8 @@ def fit_texts_now(
     states = states_of(encoder, tokenizer, given, "texts")
     read = with_spans(encoder, tokenizer, contents, states, seed, queries)
     weight = weight_told(queries, query_weight)
+    if queries:
+        say(log_told(queries, weight))
     width = card.width
     if rotation != "none":
         vectors = read.states[:VECTORS, -width:]
@@ -493,10 +490,21 @@ def weight_told(queries: Sequence[str], weight: float | None) -> tuple[float, st
     return (QUERY_WEIGHT, "the default") if weight is None else (weight, "--query-weight")
 
 
-def log_told(fit: FitRecord) -> str:
+def log_told(queries: Sequence[str], weight: tuple[float, str]) -> str:
     """Return how much a log counts, and what says so."""
-    count = counted(fit.queries, "queries", ",")
-    return f"{count} of weight {fit.query_weight:g} in the words, by {fit.query_weight_by}"
+    count = counted(len(queries), "queries", ",")
+    return f"{count} of weight {weight[0]:g} in the words, by {weight[1]}"
+
+
+def logged(fit: FitRecord, queries: Sequence[str], weight: tuple[float, str]) -> FitRecord:
+    """Return the record of a fit with what it owes to a log."""
+    return replace(
+        fit,
+        queries=len(queries),
+        query_weight=weight[0],
+        query_weight_by=weight[1],
+        log=json_sha256(queries) if queries else "",
+    )
 
 
 def read_log(path: Path | None) -> tuple[str, ...]:
@@ -508,18 +516,26 @@ def read_log(path: Path | None) -> tuple[str, ...]:
     Raises:
         UserError: there is no query.
     """
-    if path is None:
-        return ()
+    return tuple(distinct_queries(path, queries_of(path))) if path is not None else ()
+
+
+def queries_of(path: Path) -> list[Query]:
+    """Return all queries of a log; those of a .txt file of lines have no ids."""
     lines = DistinctLines(path) if is_plain_text(path) else ()
     if lines and "\t" not in lines[0]:
-        texts = [lines[number] for number in range(len(lines))]
-    else:
-        texts = [query.text for query in read_topics(path)]
-    queries = list(dict.fromkeys(" ".join(text.split()) for text in texts))
-    if not queries:
+        return [Query("", lines[number]) for number in range(len(lines))]
+    return read_topics(path)
+
+
+def distinct_queries(path: Path, queries: Sequence[Query]) -> dict[str, int]:
+    """Return the places of the distinct texts of a log, MOST_QUERIES evenly spread ones at most."""
+    places: dict[str, int] = {}
+    for place, query in enumerate(queries):
+        if text := " ".join(query.text.split()):
+            places.setdefault(text, place)
+    if not places:
         raise UserError(f"{path} holds no queries.")
-    step = -(-len(queries) // MOST_QUERIES)
-    return tuple(queries[::step])
+    return dict(islice(places.items(), None, None, -(-len(places) // MOST_QUERIES)))
 
 
 def word_rows(texts: Iterable[str], count: int, tokens: int, language: str) -> WordRows:
