@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from shell import m2dr, stopped_when
 from world import WORDS, assert_alike, made, make_model, write_beir
 
 from m2dr import open_index
@@ -303,3 +305,28 @@ def test_a_fit_that_stopped_ends_as_it_would_have(
     expected = {path.name: path.read_bytes() for path in folder_of(whole).iterdir()}
     assert {path.name: path.read_bytes() for path in folder_of(broken).iterdir()} == expected
     assert "spans.safetensors" in expected
+
+
+@pytest.mark.parametrize("reached", ["states-00000.npz", "spans.safetensors"])
+def test_a_killed_fit_ends_with_the_same_bytes(reached: str, long: Ask, tmp_path: Path) -> None:
+    def words(root: str) -> tuple[str | Path, ...]:
+        request = long(root)
+        assert request.queries is not None
+        return (
+            "index", "corpus", "--corpus", request.corpus, "--model", request.model, "--queries",
+            request.queries, "--device", "cpu", "--shard-rows", "32", "--indexes", request.root,
+        )  # fmt: skip
+
+    def files(root: str) -> dict[str, bytes]:
+        found = [path for path in (tmp_path / root).rglob("*") if path.is_file()]
+        return {str(p.relative_to(tmp_path / root)): p.read_bytes() for p in found}
+
+    assert m2dr(*words("whole"), cwd=tmp_path).returncode == 0
+    broken = tmp_path / "broken"
+    code, _ = stopped_when(
+        lambda: any(broken.glob(f"*/*/exits/{reached}")), *words("broken"), cwd=tmp_path
+    )
+    assert code == -signal.SIGKILL
+    done = m2dr(*words("broken"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert files("broken") == files("whole")
