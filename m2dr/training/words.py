@@ -22,6 +22,7 @@ STEPS = 12  # of conjugate gradients; more change no ranking
 STEPS_BESIDE = 20  # with short texts, whose weights differ
 MOST_WORDS = 250_000  # the most frequent ones
 MOST_WEIGHT = 3.0  # of a short text beside a document of weight 1
+AS_MANY = 50  # short texts whose mean is halfway between their own and that of the documents
 PER_TOKEN = 1.5  # words that are read of a text for each token that its vector is of
 _BLOCK = 64  # columns that are solved together: their rows stay in the processor's cache
 _LOOKED_AT = 500  # texts whose language is looked at
@@ -56,6 +57,17 @@ class ShortTexts(NamedTuple):
         """Return the root of the weight of each, [n]."""
         each = min(self.weight * documents / max(len(self.texts), 1), MOST_WEIGHT)
         return np.full(len(self.texts), each**0.5, np.float32)
+
+    def centred(self, centre: Float32) -> Floats:
+        """Return the vectors moved such that their mean is that of the documents.
+
+        Else the words of short texts learn how these differ from documents on the whole, and rank
+        documents by that. The mean of few is none.
+        """
+        moved: Floats = self.vectors - (self.vectors - centre).sum(axis=0) / (
+            len(self.texts) + AS_MANY
+        )
+        return moved
 
 
 def fit_words(
@@ -97,9 +109,9 @@ class WordRows(NamedTuple):
     def fit(self, vectors: Floats, beside: Sequence[ShortTexts] = ()) -> FittedWords:
         """Fit a vector for each word such that the words of a text give its vector.
 
-        W = argmin ‖A W − (V − μ)‖² + Σ w ‖S W − (E − μ)‖² + λ ‖W‖², with a row of A for each text:
-        √(number of the word in it) · log(1 + N / df)^1.5, scaled to length 1; S and E the same of
-        short texts of weight w; μ the mean of V, which no query gets back: it would reward
+        W = argmin ‖A W − (V − μ)‖² + Σ w ‖S W − (E − μ')‖² + λ ‖W‖², with a row of A for each text:
+        √(number of the word in it) · log(1 + N / df)^1.5, scaled to length 1; S, E and μ' the same
+        of short texts of weight w; μ the mean of V, which no query gets back: it would reward
         documents that are close to everything. By conjugate gradients, in memory of the words in
         all texts and F · W numbers. Choices: docs/decisions/0023-words-in-closed-form.md.
 
@@ -120,7 +132,9 @@ class WordRows(NamedTuple):
             roots = [np.full(len(vectors), 1, np.float32)]
             roots += [each.roots(len(vectors)) for each in short]
             shares = sparse.vstack([self.shares, *(self.shares_of(s.texts) for s in short)])
-            every = np.concatenate([vectors, *(each.vectors for each in short)])
+            zero = np.zeros(vectors.shape[1], np.float32)
+            middle = zero if centre is None else centre
+            every = np.concatenate([vectors, *(each.centred(middle) for each in short)])
             table = solve(shares.tocsr(), every, RIDGE, np.concatenate(roots), centre, STEPS_BESIDE)
         given = self.rows, self.weights, table, self.language, self.limit
         return FittedWords(*given, alone if short else None)

@@ -477,10 +477,10 @@ def span_weight(texts: int) -> float:
 
     Spans pay where there are many texts (docs/decisions/0031-spans-and-query-logs.md).
 
-    >>> [round(span_weight(texts), 2) for texts in (1000, 5000, 44_036)]
-    [0.12, 0.2, 0.4]
+    >>> [span_weight(texts) for texts in (1000, 5000, 44_036)]
+    [0.01, 0.05, 0.4]
     """
-    return float(min(0.4, 0.2 * (texts / 5000) ** (1 / 3)))
+    return min(0.4, texts / 100_000)
 
 
 def weight_told(queries: Sequence[str], weight: float | None) -> tuple[float, str]:
