@@ -38,7 +38,7 @@ class WordTable:
         language: of the stems.
         limit: words of a text that are read.
         alone: [F, W] float16, fitted to documents alone where the table learned from short texts
-            too; a mix reads it.
+            too; exits, a mix and a bridge read it.
         beside: by layer from 1, the matrix [W, W] that takes the vector of a text's words, of
             length one, to what is added to the output of the layer's exit.
         bridge: [V, W], what takes the vectors of another model's queries to those of the words.
@@ -121,7 +121,8 @@ class WordTable:
         output of an exit.
         """
         rows, shares = self._shares(self.tokenize(text))
-        added = shares[:, None] * self.table[rows].astype(np.float32)
+        table = self.of_documents.table if layer else self.table
+        added = shares[:, None] * table[rows].astype(np.float32)
         written = self.analyzer.written(text, self.limit).items()
         names = {self.rows[stem]: form for stem, form in written if stem in self.rows}
         parts = {names[row]: part for row, part in zip(rows.tolist(), added, strict=True)}
@@ -152,18 +153,17 @@ class WordTable:
         """
         if not set(layers) & set(self.layers):
             return
-        words = self.embed(texts)
-        unit = unit_rows(words)
+        unit = unit_rows(self.of_documents.embed(texts)) if self.beside else None
         for place, layer in enumerate(layers):
-            if layer in self.beside:
+            if unit is not None and layer in self.beside:
                 vectors[place] += unit @ self.beside[layer]
             elif layer == 0:
-                vectors[place] += words[:, : vectors.shape[2]]
+                vectors[place] += self.embed(texts)[:, : vectors.shape[2]]
 
     def cut(self, layer: int, dim: int) -> "WordTable":
         """Return what one layer needs, cut to the first dims; beside an exit rows stay whole."""
         if layer in self.beside:
-            return replace(self, beside={layer: self.beside[layer][:, :dim]})
+            return replace(self.of_documents, beside={layer: self.beside[layer][:, :dim]})
         return replace(self, beside={}, alone=None, table=self.table[:, :dim])
 
     def write(self, folder: Path) -> None:

@@ -3,6 +3,7 @@
 # Shapes in this file: N texts, F words, W dims, L layers.
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,12 +143,14 @@ def test_a_file_that_is_no_table_is_named(name: str, tmp_path: Path) -> None:
         WordTable.open(tmp_path)
 
 
-def test_a_mix_reads_the_words_of_documents_alone(tmp_path: Path) -> None:
+def test_a_mix_and_exits_read_the_words_of_documents_alone(tmp_path: Path) -> None:
     draw = np.random.default_rng(5)
     vectors, spans = (draw.normal(size=(4, W)).astype(np.float32) for _ in range(2))
     beside = ShortTexts(["open file", "a list", "number", "close"], spans, 0.4)
-    WordTable(*fit_words(CORPUS, vectors, 64, beside=[beside])).write(tmp_path)
-    alone = WordTable(*fit_words(CORPUS, vectors, 64))
+    exits = {1: np.eye(W, dtype=np.float32)}
+    taught = WordTable(*fit_words(CORPUS, vectors, 64, beside=[beside]))
+    replace(taught, beside=exits).write(tmp_path)
+    alone = replace(WordTable(*fit_words(CORPUS, vectors, 64)), beside=exits)
 
     opened = WordTable.open(tmp_path)
 
@@ -155,3 +158,10 @@ def test_a_mix_reads_the_words_of_documents_alone(tmp_path: Path) -> None:
     np.testing.assert_allclose(mixed, alone.mixed(vectors, CORPUS, 0.5), atol=1e-3)
     assert not np.allclose(opened.embed(CORPUS), alone.embed(CORPUS), atol=1e-2)
     assert opened.cut(0, 8).alone is None
+    for table in (opened, opened.cut(1, W)):
+        found, expected = np.zeros((2, 2, 4, W), np.float32)
+        table.add(found, [1, 1], CORPUS)
+        alone.add(expected, [1, 1], CORPUS)
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+        parts = sum(table.parts(CORPUS[0], 1).values())
+        np.testing.assert_allclose(parts, expected[0, 0], atol=1e-3)

@@ -506,7 +506,7 @@ class Searcher:
         blend, store, similarity = self.blend(**weights), self._store, self.resolved.card.similarity
         parts = self._encoder.parts(text, vector)
         if blend.query_mix:
-            words = scaled(self.plan.words.parts(text), blend.query_mix)
+            words = scaled(self.plan.words.of_documents.parts(text), blend.query_mix)
             parts = scaled(parts, 1.0)
             parts |= {name: part + parts.get(name, 0) for name, part in words.items()}
         rows_of = store.docids.find(ranking.docids)

@@ -375,7 +375,8 @@ def fit_exits(
     texts = [text for text, use in zip(every, kept, strict=True) if use]
     beside = np.zeros((len(texts), 0), np.float32)
     if words is not None:
-        beside = unit_rows(words.embed(texts))
+        # Words that learned from the spans would seem better than they are at other queries.
+        beside = unit_rows(words.of_documents.embed(texts))
     trained = encoder.fitted
     heads: dict[int, tuple[Float32, Float32]] = {}
     matrices, ridges, cosines = {}, [], []
