@@ -208,12 +208,17 @@ class FitRecord:
 
     corpora: tuple[str, ...]
     texts: int
-    snippets: int  # parts of these texts that were also read, as queries
+    spans: int  # a few words of each of some texts that were also read, as queries
     rotation: Rotation
     words: int  # of layer 0
     language: str  # of their stems
     ridges: tuple[float, ...]  # λ of layers 1 to L - 1
     cosines: tuple[float | None, ...]  # of the same layers, on held-out texts; None without these
+    span_weight: float = 0.0  # of all spans together in layer 0, where the texts together have 1
+    queries: int = 0  # of a log
+    query_weight: float = 0.0  # of these together in layer 0
+    query_weight_by: str = ""  # what says so
+    log: str = ""  # digest of these queries
 
 
 # How the token states of a text become one vector. The last three are named as in

@@ -32,6 +32,7 @@ from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
 from m2dr.tasks.query import shape_of
 from m2dr.tasks.searching.index_api import Index
 from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.vectors import rotation_of
 
 Floats = NDArray[np.float32]
 WIDTH = 24
@@ -95,6 +96,46 @@ def test_words_search_vectors_without_a_model(world: World) -> None:
         hits = world.searcher(dim=dim, engine="exact").search(query.text, 40).hits
         assert len(hits) == 40
     assert first in {hit.docid for hit in world.searcher(dim=8).search(query.text).hits}
+
+
+@pytest.mark.parametrize("rotate", ["yes", "no"])
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_words_learn_from_a_log_that_has_vectors(world: World, rotate: str, has_ids: bool) -> None:
+    """Vectors that are the documents' turned round show that each belongs to its query."""
+    texts = [query.text for query in world.queries]
+    turned = -world.given
+    if has_ids:
+        lines = [f"{query.id}\t{query.text}\n" for query in world.queries]
+        vectors = [
+            json.dumps({"custom_id": query.id, "embedding": vector.tolist()}) + "\n"
+            for query, vector in reversed(list(zip(world.queries, turned, strict=True)))
+        ]
+        Path("q2.jsonl").write_text("".join(vectors))
+    else:
+        lines = [f"{text}\n" for text in texts]
+        np.save("q2.npy", turned)
+    log, given = (
+        Path("log.tsv" if has_ids else "log.txt"),
+        Path("q2.jsonl" if has_ids else "q2.npy"),
+    )
+    log.write_text("".join(lines))
+    asked = {"queries": log, "query_vectors": given, "query_weight": 3.0, "rotate": rotate}
+
+    bare = world.load(rotate=rotate, name="bare")
+    logged = world.load(name="log", **asked)
+
+    near = []
+    for home in (bare, logged):
+        (exits,) = home.glob("exits")
+        rotation = rotation_of(home, WIDTH)
+        there = turned if rotation is None else turned @ rotation.T
+        found = WordTable.open(exits).embed(texts)
+        near.append((unit_rows(found) * unit_rows(there)).sum(axis=1))
+    assert (near[1] > near[0]).all()
+    with pytest.raises(UserError, match="has exits without"):
+        world.load(name="bare", **asked)
+    with pytest.raises(UserError, match="was given alone"):
+        world.load(name="alone", queries=log)
 
 
 @pytest.mark.parametrize("rotate", ["yes", "no"])
