@@ -346,6 +346,24 @@ class UnrelatedScores:
 
 
 @dataclass(frozen=True)
+class BridgeRecord:
+    """What short texts of held-out documents find over a bridge, beside words alone.
+
+    Overlaps are shares of the ten best by the query model's own vectors that are found; ranks are
+    mean reciprocal ranks, in the first ten, of the document that a text is part of.
+    """
+
+    model: str  # of the queries
+    spans: int
+    documents: int
+    overlap: float
+    words_overlap: float
+    rank: float
+    words_rank: float
+    model_rank: float
+
+
+@dataclass(frozen=True)
 class IndexExits:
     """The record of the exits of an index; an older one lacks fields and matches no documents."""
 
@@ -358,6 +376,7 @@ class IndexExits:
     files: tuple[tuple[str, str], ...] = ()  # name and sha256 of each
     unrelated: tuple[UnrelatedScores, ...] = ()  # against documents of the last layer
     exits_texts: str = ""  # as `texts`, of what the exits of layers from 1 were fitted to
+    bridge: BridgeRecord | None = None
 
 
 EXPORTED_FILE = "export.json"

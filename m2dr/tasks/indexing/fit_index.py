@@ -25,6 +25,7 @@ from m2dr.core.files import (
 from m2dr.core.progress import progress, say
 from m2dr.core.records import (
     EXITS_FILE,
+    BridgeRecord,
     FitRecord,
     IndexExits,
     ModelCard,
@@ -53,6 +54,7 @@ from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
 from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
+from m2dr.tasks.indexing.certificate import SPANS, bridge_told, measure_bridge
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader
 from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
@@ -155,7 +157,8 @@ def refit_words(store: Store, dataset: Dataset) -> None:
             short.write(folder)
             weight = span_weight(len(vectors)) if len(short.digests) else 0.0
             fit = replace(fit, spans=len(short.digests), span_weight=weight)
-        _write_record(store, fit, record.dtype, folder, record.exits_texts, record.unrelated)
+        measured = record.unrelated, record.bridge
+        _write_record(store, fit, record.dtype, folder, record.exits_texts, *measured)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
     say(
         f"{counted(len(words.rows), 'words', ',')} fitted to the documents of now in "
@@ -236,14 +239,24 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
             head = fit_head(ours, none, theirs - theirs.mean(axis=0), held_out(len(rows)))
         except ValueError as error:
             raise unfit([store.manifest.corpus], error) from error
-        remove_files(folder, EXITS_FILE)
         model = exit_files.encoding_of(label_of(encoder.model))
-        replace(words, bridge=head.weight.T, query_model=model).write(folder)
-        written = _write_record(store, record.fit, record.dtype, folder, record.exits_texts)
+        words = replace(words, bridge=head.weight.T, query_model=model)
+        judges = np.flatnonzero(held_out(len(rows)))[:SPANS]
+        worth = None
+        if judges.size:
+            texts = list(texts_of(dataset, rows[judges]))
+            worth = measure_bridge(encoder, words, texts, judges, ours, theirs)
+        remove_files(folder, EXITS_FILE)
+        words.write(folder)
+        written = _write_record(
+            store, record.fit, record.dtype, folder, record.exits_texts, bridge=worth
+        )
     cosine = (
         "" if head.cosine is None else f"; cosine with its vectors, held out: {head.cosine:.3f}"
     )
     say(f"Bridge to {encoder.name} by {counted(len(rows), 'documents', ',')}{cosine}.")
+    if worth:
+        say(bridge_told(worth))
     return written
 
 
@@ -437,6 +450,7 @@ def _write_record(
     folder: Path,
     exits_texts: str = "",
     unrelated: tuple[UnrelatedScores, ...] = (),
+    bridge: BridgeRecord | None = None,
 ) -> IndexExits:
     written = [n for n in (EXITS, WORDS, exit_files.SPANS) if (folder / n).exists()]
     record = IndexExits(
@@ -449,6 +463,7 @@ def _write_record(
         tuple((name, sha256_of(folder / name)) for name in written),
         unrelated,
         exits_texts or store.manifest.texts,
+        bridge,
     )
     write_record(folder / EXITS_FILE, record)
     exit_files.forget_states(folder)
