@@ -266,7 +266,7 @@ def fit_one(
     Args:
         out: folder of the results.
         name: of the fit.
-        seed: of the texts, snippets and rotation.
+        seed: of the texts, spans and rotation.
         texts: of a corpus, at most.
         parts: each corpus, and what a fit on it is measured on.
     """

@@ -226,12 +226,12 @@ def made_up(
     return Dataset(name, corpus, {"train": Split(read, lambda: given or {})})
 
 
-def make_corpus(folder: Path, documents: int = 40) -> Path:
+def make_corpus(folder: Path, documents: int = 40, length: int = 8) -> Path:
     """A BEIR folder whose queries share their words with one document each."""
     import random
 
     generator = random.Random(13)
-    texts = [" ".join(generator.choices(WORDS, k=8)) for _ in range(documents)]
+    texts = [" ".join(generator.choices(WORDS, k=length)) for _ in range(documents)]
     corpus = [{"_id": f"d{i}", "title": f"{t.split()[0]}", "text": t} for i, t in enumerate(texts)]
     queries = {f"q{i}": " ".join(text.split()[:3]) for i, text in enumerate(texts)}
     thirds = {"train": range(0, 24), "dev": range(24, 32), "test": range(32, documents)}

@@ -49,7 +49,7 @@ def train(
 @main.task(cls=settings_command(FitSettings))
 @settings_of(
     FitSettings, "fitted", "backbone", "revision", "corpus", "texts", "rotation",
-    "language", "seed", "device", "dtype", resumes=False,
+    "language", "queries", "query_weight", "seed", "device", "dtype", resumes=False,
 )  # fmt: skip
 def fit(settings: FitSettings, folder: Path, overwrite: bool) -> Report:
     """Make every layer and prefix retrieve by least squares.

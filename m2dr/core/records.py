@@ -208,12 +208,17 @@ class FitRecord:
 
     corpora: tuple[str, ...]
     texts: int
-    snippets: int  # parts of these texts that were also read, as queries
+    spans: int  # a few words of each of some texts that were also read, as queries
     rotation: Rotation
     words: int  # of layer 0
     language: str  # of their stems
     ridges: tuple[float, ...]  # λ of layers 1 to L - 1
     cosines: tuple[float | None, ...]  # of the same layers, on held-out texts; None without these
+    span_weight: float = 0.0  # of all spans together in layer 0, where the texts together have 1
+    queries: int = 0  # of a log
+    query_weight: float = 0.0  # of these together in layer 0
+    query_weight_by: str = ""  # what says so
+    log: str = ""  # digest of these queries
 
 
 # How the token states of a text become one vector. The last three are named as in
@@ -341,6 +346,24 @@ class UnrelatedScores:
 
 
 @dataclass(frozen=True)
+class BridgeRecord:
+    """What short texts of held-out documents find over a bridge, beside words alone.
+
+    Overlaps are shares of the ten best by the query model's own vectors that are found; ranks are
+    mean reciprocal ranks, in the first ten, of the document that a text is part of.
+    """
+
+    model: str  # of the queries
+    spans: int
+    documents: int
+    overlap: float
+    words_overlap: float
+    rank: float
+    words_rank: float
+    model_rank: float
+
+
+@dataclass(frozen=True)
 class IndexExits:
     """The record of the exits of an index; an older one lacks fields and matches no documents."""
 
@@ -353,6 +376,7 @@ class IndexExits:
     files: tuple[tuple[str, str], ...] = ()  # name and sha256 of each
     unrelated: tuple[UnrelatedScores, ...] = ()  # against documents of the last layer
     exits_texts: str = ""  # as `texts`, of what the exits of layers from 1 were fitted to
+    bridge: BridgeRecord | None = None
 
 
 EXPORTED_FILE = "export.json"

@@ -132,6 +132,34 @@ def language_option() -> Any:  # a field
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryLog:
+    """Queries without judgements, from which words and exits learn how people ask."""
+
+    queries: Path | None = option(
+        None,
+        "Unlabelled queries as people ask them, for words and exits: topics, or a .txt file with "
+        "one per line.",
+        is_file=True,
+    )
+    query_weight: float | None = option(
+        None,
+        "How much --queries count in the words, where the documents count 1; by default what "
+        "judgements of dev or train say where there are some, else 0.2.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenLog(QueryLog):
+    """A log, with its vectors where no model is at hand to make them."""
+
+    query_vectors: Path | None = option(
+        None,
+        "Vectors of --queries, from what made those of the documents, where these have no model.",
+        read=Path,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Blend:
     """Weights of BM25 (hybrid) and of word vectors (query_mix); 0 switches a part off."""
 
@@ -220,7 +248,7 @@ class CheckRequest:
 
 
 @dataclass(frozen=True)
-class IndexRequest(_EncodesDocuments, _OfIndexes):
+class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
     """Encode a corpus: a store per layer and an index per dim.
 
     They are written to indexes/CORPUS/MODEL/layer-NN/dim-K. Where the corpus has changed since,
@@ -270,7 +298,7 @@ class IndexRequest(_EncodesDocuments, _OfIndexes):
 
 
 @dataclass(frozen=True)
-class FitIndexRequest(_OfIndexes):
+class FitIndexRequest(GivenLog, _OfIndexes):
     """Fit words and exits on the documents of an index that has none, or a bridge to it.
 
     Queries of any layer search it then, layer 0 runs none; over the bridge come those of another
@@ -279,6 +307,7 @@ class FitIndexRequest(_OfIndexes):
     Examples:
         m2dr index fit
         m2dr index fit --corpus scifact --model minilm
+        m2dr index fit --overwrite --queries log.txt --query-weight 0.4
     """
 
     corpus: str = corpus_option()
@@ -301,7 +330,7 @@ class ListRequest:
 
 
 @dataclass(frozen=True)
-class ImportRequest(_OfIndexes):
+class ImportRequest(GivenLog, _OfIndexes):
     """Take vectors of another tool as a store and its indexes.
 
     With --model they are that model's, and queries of any other are refused. Without it they need
@@ -311,6 +340,7 @@ class ImportRequest(_OfIndexes):
     Examples:
         m2dr index import v.npy --ids v.txt --corpus scifact --model minilm
         m2dr index import answers.jsonl --corpus texts.jsonl
+        m2dr index import v.npy --corpus texts.jsonl --queries log.txt --query-vectors q.npy
     """
 
     vectors: Path = option(

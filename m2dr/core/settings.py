@@ -304,6 +304,12 @@ class FitSettings:
     language: str = option(
         "", "Language of the words, as Snowball calls it, or none; that of the texts by default."
     )
+    queries: str = option(
+        "", "Unlabelled queries as people ask them: topics, or a .txt file with one per line."
+    )
+    query_weight: float | None = option(
+        None, "How much --queries count in the words, where the texts count 1; 0.2 by default."
+    )
     seed: int = option(13, "Same seed, same model.", most=LARGEST_SEED)
     device: str = option("auto", "auto, cpu, cuda or cuda:N.")
     dtype: Literal["auto", "fp32", "bf16"] = option("auto", "Number format of the layers.")

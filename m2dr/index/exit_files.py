@@ -2,6 +2,7 @@
 
 indexes/<corpus>/<model fingerprint>/exits/
 states-00007.npz    pooled states of sampled documents of a shard, until the exits are fitted
+spans.safetensors   spans of documents, and queries of a log, with their vectors
 exits.safetensors   heads of the layers from 1, as in a fitted model
 words.safetensors   layer 0, and what words add to the exits
 exits.json          what was fitted on what, and the digests of the files; written last
@@ -10,21 +11,24 @@ exits.json          what was fitted on what, and the digests of the files; writt
 # Shapes in this file: n documents of a sample.
 
 import io
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from safetensors.numpy import load, save
 
 from m2dr.core import files
-from m2dr.core.arrays import Float32, Int64
+from m2dr.core.arrays import Array, Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.option import PERCENTILES
 from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.manifest import STORE, Label, StoreManifest, layer_folders
-from m2dr.index.store import stamp_of
+from m2dr.index.store import DIGEST_BYTES, Digests, stamp_of
 
 EXITS_FOLDER = "exits"  # beside the stores
+SPANS = "spans.safetensors"
 # Documents of which exits are fitted by default. On parts of NFCorpus and SciFact layers 0 to 5 of
 # MiniLM keep .84 and .95 of the full model's nDCG@10 with 50 documents, .97 and 1.02 with 200.
 FEWEST_DOCUMENTS = 50
@@ -109,7 +113,7 @@ def digest_of_exits(folder: Path) -> str:
         UserError: the record is missing or damaged.
     """
     record = asdict(read_exits_record(folder))
-    del record["unrelated"]  # no vector depends on these
+    del record["unrelated"], record["bridge"]  # no vector depends on these
     return files.json_sha256(record)
 
 
@@ -175,6 +179,54 @@ class StateFile:
         except (ValueError, KeyError, EOFError, BadZipFile):
             return None
         return states if words == (texts, encoding) else None
+
+
+@dataclass(frozen=True)
+class ShortFile:
+    """Spans of documents, and behind them queries of a log, from which the words learned too.
+
+    Attributes:
+        texts: n + m of them, without line ends.
+        vectors: [n + m, W] float16, of the full model.
+        digests: [n], of the documents that the spans are of.
+    """
+
+    texts: Sequence[str]
+    vectors: Array
+    digests: Digests
+
+    def of(self, digests: Digests) -> "ShortFile":
+        """Return what is left without the spans of documents that are no longer there."""
+        spans = np.isin(self.digests, digests)
+        kept = np.append(spans, np.full(len(self.texts) - len(spans), True)).nonzero()[0]
+        texts = [self.texts[row] for row in kept.tolist()]
+        return ShortFile(texts, self.vectors[kept], self.digests[spans])
+
+    def write(self, folder: Path) -> None:
+        """Write the file, complete or not at all; none without a text."""
+        if not self.texts:
+            (folder / SPANS).unlink(missing_ok=True)
+            return
+        texts = np.frombuffer("\n".join(self.texts).encode(), np.uint8)
+        digests = np.frombuffer(self.digests.tobytes(), np.uint8)
+        tables = {"texts": texts, "vectors": self.vectors, "digests": digests}
+        files.write_bytes(folder / SPANS, save(tables))
+
+    @classmethod
+    def read(cls, folder: Path) -> "ShortFile | None":
+        """Read the file; None where there is none.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        path = folder / SPANS
+        if not path.exists():
+            return None
+        with files.explain_failure(f"{path} cannot be read"):
+            tables = load(path.read_bytes())
+            texts = tables["texts"].tobytes().decode().split("\n")
+            digests = np.frombuffer(tables["digests"].tobytes(), f"S{DIGEST_BYTES}")
+            return cls(texts, tables["vectors"], digests)
 
 
 def _state_path(folder: Path, number: int) -> Path:

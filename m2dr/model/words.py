@@ -37,6 +37,8 @@ class WordTable:
         table: [F, W] float16.
         language: of the stems.
         limit: words of a text that are read.
+        alone: [F, W] float16, fitted to documents alone where the table learned from short texts
+            too; exits, a mix and a bridge read it.
         beside: by layer from 1, the matrix [W, W] that takes the vector of a text's words, of
             length one, to what is added to the output of the layer's exit.
         bridge: [V, W], what takes the vectors of another model's queries to those of the words.
@@ -49,6 +51,7 @@ class WordTable:
     table: Array
     language: str
     limit: int
+    alone: Array | None = None
     beside: Mapping[int, Float32] = field(default_factory=dict)
     bridge: Float32 | None = None
     query_model: str = ""
@@ -68,6 +71,11 @@ class WordTable:
     def analyzer(self) -> Analyzer:
         """Splits texts into words."""
         return Analyzer(self.language)
+
+    @cached_property
+    def of_documents(self) -> "WordTable":
+        """The words that were fitted to documents alone: short texts imitate the full model."""
+        return self if self.alone is None else replace(self, table=self.alone, alone=None)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the rows of the words of a text that are known, in order, repeated ones too."""
@@ -113,7 +121,8 @@ class WordTable:
         output of an exit.
         """
         rows, shares = self._shares(self.tokenize(text))
-        added = shares[:, None] * self.table[rows].astype(np.float32)
+        table = self.of_documents.table if layer else self.table
+        added = shares[:, None] * table[rows].astype(np.float32)
         written = self.analyzer.written(text, self.limit).items()
         names = {self.rows[stem]: form for stem, form in written if stem in self.rows}
         parts = {names[row]: part for row, part in zip(rows.tolist(), added, strict=True)}
@@ -123,7 +132,8 @@ class WordTable:
 
     def mixed(self, vectors: Float32, texts: Sequence[str], weight: float) -> Float32:
         """Return the vectors [N, W] of texts, of length one, plus `weight` times their words'."""
-        return unit_rows(vectors) + np.float32(weight) * unit_rows(self.embed(texts))
+        words = self.of_documents.embed(texts)
+        return unit_rows(vectors) + np.float32(weight) * unit_rows(words)
 
     def bridged(self, vectors: Float32, texts: Sequence[str]) -> Float32:
         """Map query-model vectors [N, V] to the document space, and add words with weight 1.
@@ -143,19 +153,18 @@ class WordTable:
         """
         if not set(layers) & set(self.layers):
             return
-        words = self.embed(texts)
-        unit = unit_rows(words)
+        unit = unit_rows(self.of_documents.embed(texts)) if self.beside else None
         for place, layer in enumerate(layers):
-            if layer in self.beside:
+            if unit is not None and layer in self.beside:
                 vectors[place] += unit @ self.beside[layer]
             elif layer == 0:
-                vectors[place] += words[:, : vectors.shape[2]]
+                vectors[place] += self.embed(texts)[:, : vectors.shape[2]]
 
     def cut(self, layer: int, dim: int) -> "WordTable":
         """Return what one layer needs, cut to the first dims; beside an exit rows stay whole."""
         if layer in self.beside:
-            return replace(self, beside={layer: self.beside[layer][:, :dim]})
-        return replace(self, beside={}, table=self.table[:, :dim])
+            return replace(self.of_documents, beside={layer: self.beside[layer][:, :dim]})
+        return replace(self, beside={}, alone=None, table=self.table[:, :dim])
 
     def write(self, folder: Path) -> None:
         """Write words.safetensors into a folder, whole or not at all.
@@ -166,14 +175,15 @@ class WordTable:
         from safetensors.numpy import save
 
         path = folder / WORDS
+        tables = {"table": self.table} | ({} if self.alone is None else {"alone": self.alone})
+        tensors: dict[str, Array] = {"weights": self.weights}
         with np.errstate(over="ignore"):  # infinite numbers are refused below
-            table = np.ascontiguousarray(self.table, np.float16)
-        if not (np.isfinite(table).all() and np.isfinite(self.weights).all()):
+            tensors |= {name: np.ascontiguousarray(t, np.float16) for name, t in tables.items()}
+        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
             raise UserError(
                 f"{path} was to be written, and a number is not finite or above 65,504."
             )
-        words = np.frombuffer("\n".join(self.rows).encode(), np.uint8)
-        tensors: dict[str, Array] = {"table": table, "weights": self.weights, "words": words}
+        tensors["words"] = np.frombuffer("\n".join(self.rows).encode(), np.uint8)
         tensors |= {f"{_BESIDE}{n}": np.ascontiguousarray(m) for n, m in self.beside.items()}
         # One entry, because safetensors writes several in an order that differs from run to run.
         about = {"language": self.language, "limit": self.limit}
@@ -217,8 +227,9 @@ class WordTable:
                 raise ValueError("its tensors do not belong together")
             Analyzer(about["language"])
             bridge = np.array(read("bridge")) if "bridge" in header else None
+            alone = read("alone") if "alone" in header else None
             return cls(
-                rows, weights, table, about["language"], about["limit"], beside, bridge,
+                rows, weights, table, about["language"], about["limit"], alone, beside, bridge,
                 about.get("query_model", ""), path,
             )  # fmt: skip
 

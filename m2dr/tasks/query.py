@@ -584,7 +584,7 @@ class _Bridge(_Model):
         return self._bridge.bridged(super().embed(rows, texts, ids), texts)
 
     def parts(self, text: str, vector: Float32) -> Parts:
-        return with_rest(scaled(self._bridge.parts(text), 1.0), vector)
+        return with_rest(scaled(self._bridge.of_documents.parts(text), 1.0), vector)
 
     def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
         del layer  # the whole other model runs

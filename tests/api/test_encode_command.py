@@ -97,7 +97,8 @@ def test_a_mistake_is_a_sentence_and_leaves_the_old_vectors(
     (tmp_path / "texts.txt").write_text(content)
     (tmp_path / "v.npy").write_text("old")
 
-    done = run("encode", "texts.txt", "--out", "v.npy", "--model", model, *words, cwd=tmp_path)
+    words = words if "--out" in words else ("--out", "v.npy", *words)
+    done = run("encode", "texts.txt", "--model", model, *words, cwd=tmp_path)
 
     assert done.returncode == 2
     assert re.search(sentence, done.stderr), done.stderr

@@ -355,7 +355,7 @@ def test_words_of_documents_that_came_are_found_without_a_model(
         index.search("quagga", layer=2)
     stopped = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patch:
-        patch.setattr("m2dr.tasks.indexing.fit_index.words_of", stopped)
+        patch.setattr("m2dr.tasks.indexing.fit_index.words_towards", stopped)
         with pytest.raises(KeyboardInterrupt):
             index.add([{"id": "last", "text": "an okapi"}])
     again = m2dr.Index.open(tmp_path / "c", model=model.name, root=tmp_path)

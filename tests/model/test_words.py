@@ -3,6 +3,7 @@
 # Shapes in this file: N texts, F words, W dims, L layers.
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from m2dr.core.errors import UserError
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.training.words import fit_words
+from m2dr.training.words import ShortTexts, fit_words
 
 CORPUS = ["Open the file", "close the file", "a list of numbers", "parse a number of the list"]
 UNKNOWN = ["", "?!", "unheard words"]
@@ -26,7 +27,7 @@ def made(beside: tuple[int, ...] = (), language: str = "english") -> WordTable:
     draw = np.random.default_rng(5)
     vectors = draw.normal(size=(len(CORPUS), W)).astype(np.float32)
     matrices = {layer: draw.normal(size=(W, W)).astype(np.float32) for layer in beside}
-    return WordTable(*fit_words(CORPUS, vectors, 64, language), matrices)
+    return WordTable(*fit_words(CORPUS, vectors, 64, language), beside=matrices)
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +141,27 @@ def test_a_file_that_is_no_table_is_named(name: str, tmp_path: Path) -> None:
     DAMAGE[name](tmp_path / WORDS)
     with pytest.raises(UserError, match=r"words\.safetensors"):
         WordTable.open(tmp_path)
+
+
+def test_a_mix_and_exits_read_the_words_of_documents_alone(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    vectors, spans = (draw.normal(size=(4, W)).astype(np.float32) for _ in range(2))
+    beside = ShortTexts(["open file", "a list", "number", "close"], spans, 0.4)
+    exits = {1: np.eye(W, dtype=np.float32)}
+    taught = WordTable(*fit_words(CORPUS, vectors, 64, beside=[beside]))
+    replace(taught, beside=exits).write(tmp_path)
+    alone = replace(WordTable(*fit_words(CORPUS, vectors, 64)), beside=exits)
+
+    opened = WordTable.open(tmp_path)
+
+    mixed = opened.mixed(vectors, CORPUS, 0.5)
+    np.testing.assert_allclose(mixed, alone.mixed(vectors, CORPUS, 0.5), atol=1e-3)
+    assert not np.allclose(opened.embed(CORPUS), alone.embed(CORPUS), atol=1e-2)
+    assert opened.cut(0, 8).alone is None
+    for table in (opened, opened.cut(1, W)):
+        found, expected = np.zeros((2, 2, 4, W), np.float32)
+        table.add(found, [1, 1], CORPUS)
+        alone.add(expected, [1, 1], CORPUS)
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+        parts = sum(table.parts(CORPUS[0], 1).values())
+        np.testing.assert_allclose(parts, expected[0, 0], atol=1e-3)

@@ -22,7 +22,7 @@ from m2dr.tasks.searching.search import ROUNDING, SCALE
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ", "ignore:The words of")
 FP32 = {"device": "cpu", "dtype": "fp32"}
 DRAW = np.random.default_rng(5)
-DOCUMENTS = [{"id": f"d{n}", "text": " ".join(DRAW.choice(WORDS, 7))} for n in range(80)]
+DOCUMENTS = [{"id": f"d{n}", "text": " ".join(DRAW.choice(WORDS, 14))} for n in range(80)]
 SIMILARITIES = ("cosine", "dot")
 
 

@@ -107,7 +107,7 @@ def test_an_exit_gives_what_its_regression_gives(
     found = embed_texts(encoder, tokenizer, texts[7::8], "document", (1, 2, 3, 4))
     found /= np.linalg.norm(found, axis=-1, keepdims=True)
     assert fit_record is not None
-    assert fit_record.snippets == 0  # of texts so short
+    assert fit_record.spans == 0  # of texts so short
     cosines = (found[:3] * found[3]).sum(-1).mean(-1)
     np.testing.assert_allclose(fit_record.cosines, cosines, atol=2e-4)
 

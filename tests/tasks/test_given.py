@@ -18,9 +18,16 @@ from world import make_corpus, make_model
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.core.requests import EvaluateRequest, FitIndexRequest, ImportRequest, SearchRequest
+from m2dr.core.requests import (
+    EvaluateRequest,
+    FitIndexRequest,
+    ImportRequest,
+    SearchRequest,
+    VerifyRequest,
+)
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.grid import read_grid
+from m2dr.index.exit_files import read_exits_record
 from m2dr.index.store import StoreWriter, open_store
 from m2dr.model import checkpoint
 from m2dr.model.tokenizer import tokenize
@@ -29,9 +36,12 @@ from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
+from m2dr.tasks.indexing.unrelated import span_of
+from m2dr.tasks.indexing.verify import verify
 from m2dr.tasks.query import shape_of
 from m2dr.tasks.searching.index_api import Index
 from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.vectors import rotation_of
 
 Floats = NDArray[np.float32]
 WIDTH = 24
@@ -95,6 +105,46 @@ def test_words_search_vectors_without_a_model(world: World) -> None:
         hits = world.searcher(dim=dim, engine="exact").search(query.text, 40).hits
         assert len(hits) == 40
     assert first in {hit.docid for hit in world.searcher(dim=8).search(query.text).hits}
+
+
+@pytest.mark.parametrize("rotate", ["yes", "no"])
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_words_learn_from_a_log_that_has_vectors(world: World, rotate: str, has_ids: bool) -> None:
+    """Vectors that are the documents' turned round show that each belongs to its query."""
+    texts = [query.text for query in world.queries]
+    turned = -world.given
+    if has_ids:
+        lines = [f"{query.id}\t{query.text}\n" for query in world.queries]
+        vectors = [
+            json.dumps({"custom_id": query.id, "embedding": vector.tolist()}) + "\n"
+            for query, vector in reversed(list(zip(world.queries, turned, strict=True)))
+        ]
+        Path("q2.jsonl").write_text("".join(vectors))
+    else:
+        lines = [f"{text}\n" for text in texts]
+        np.save("q2.npy", turned)
+    log, given = (
+        Path("log.tsv" if has_ids else "log.txt"),
+        Path("q2.jsonl" if has_ids else "q2.npy"),
+    )
+    log.write_text("".join(lines))
+    asked = {"queries": log, "query_vectors": given, "query_weight": 3.0, "rotate": rotate}
+
+    bare = world.load(rotate=rotate, name="bare")
+    logged = world.load(name="log", **asked)
+
+    near = []
+    for home in (bare, logged):
+        (exits,) = home.glob("exits")
+        rotation = rotation_of(home, WIDTH)
+        there = turned if rotation is None else turned @ rotation.T
+        found = WordTable.open(exits).embed(texts)
+        near.append((unit_rows(found) * unit_rows(there)).sum(axis=1))
+    assert (near[1] > near[0]).all()
+    with pytest.raises(UserError, match="has exits without"):
+        world.load(name="bare", **asked)
+    with pytest.raises(UserError, match="was given alone"):
+        world.load(name="alone", queries=log)
 
 
 @pytest.mark.parametrize("rotate", ["yes", "no"])
@@ -394,6 +444,41 @@ def test_a_bridge_scores_documents_as_the_query_model_does(search: Search, model
     both = unit_rows(vectors @ words.bridge) + unit_rows(words.embed(texts))
     np.testing.assert_allclose(searcher.vectors(texts), both, atol=1e-5)
     assert "queries at L1D48 of model" in searcher.describe
+
+
+def test_what_a_bridge_is_worth_is_measured_on_documents_it_was_not_fitted_on(
+    search: Search, model: str
+) -> None:
+    searcher = search()
+    record = read_exits_record(searcher.resolved.home / "exits").bridge
+    documents = [document.content for document in searcher.resolved.dataset.documents()]
+    own, names = Encoder(model, **FP32), list(searcher.documents.docids)
+    places = [7, 15, 23, 31, 39]  # of eight documents one is held out
+    spans = [span_of(documents[place], n + 1) for n, place in enumerate(places)]
+    scores = own.encode_queries(spans) @ own.encode_documents(documents).T
+    best = [[names[row] for row in np.argsort(-each)[:10]] for each in scores]
+
+    by_words = search(query_model=None, query_layer=0)
+    found, alone = (
+        [[hit.docid for hit in answer] for answer in each.answers(spans, 10)]
+        for each in (searcher, by_words)
+    )
+
+    def overlap(rankings: list[list[str]]) -> float:
+        return np.mean([len({*a} & {*b}) / 10 for a, b in zip(rankings, best, strict=True)])
+
+    def rank(rankings: list[list[str]]) -> float:
+        pairs = zip(rankings, (names[place] for place in places), strict=True)
+        return np.mean([1 / (a.index(b) + 1) if b in a else 0 for a, b in pairs])
+
+    assert record is not None
+    assert (record.spans, record.documents, record.model) == (5, 40, "model")
+    measured = (record.overlap, record.words_overlap, record.rank, record.words_rank)
+    expected = (overlap(found), overlap(alone), rank(found), rank(alone))
+    assert measured == pytest.approx(expected, abs=1e-4)
+    assert record.model_rank == pytest.approx(rank(best), abs=1e-4)
+    told = verify(VerifyRequest(root=Path("i")))
+    assert f"{record.overlap:.0%} of the ten best by model's own vectors" in str(told)
 
 
 def test_layers_below_and_grids_stay_at_hand(search: Search, model: str) -> None:

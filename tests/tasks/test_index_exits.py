@@ -1,18 +1,22 @@
 """Exits fitted on the documents of an index: shallow queries search its last layer."""
 
 import json
+import re
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from shell import m2dr, stopped_when
 from world import WORDS, assert_alike, made, make_model, write_beir
 
 from m2dr import open_index
 from m2dr.core.errors import UserError
 from m2dr.core.files import json_sha256
-from m2dr.core.records import EXITS_FILE, Cut
+from m2dr.core.records import EXITS_FILE, Cut, FitRecord
 from m2dr.core.requests import (
     EvaluateRequest,
     FitIndexRequest,
@@ -20,10 +24,11 @@ from m2dr.core.requests import (
     QueryOptions,
     SearchRequest,
 )
-from m2dr.index.exit_files import fitting_exits
+from m2dr.index.exit_files import ShortFile, fitting_exits, read_exits_record
 from m2dr.model import checkpoint, hub
-from m2dr.model.words import WordTable
+from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.evaluating.evaluate import evaluate
+from m2dr.tasks.indexing import fit_index as fit_index_module
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.query import open_queries, plan_query
@@ -33,12 +38,27 @@ pytestmark = pytest.mark.usefixtures("exits_of_few")
 Ask = Callable[..., IndexRequest]
 
 
-def write_documents(folder: Path) -> Path:
-    """Write a corpus of 150 different documents."""
+def write_documents(folder: Path, length: int = 6) -> Path:
+    """Write a corpus of 150 different documents, and 60 judged queries of dev from their words."""
     draw = np.random.default_rng(13)
-    texts = [" ".join(draw.choice(WORDS, 6)) for _ in range(150)]
+    texts = [" ".join(draw.choice(WORDS, length)) for _ in range(150)]
     rows = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
-    return write_beir(folder, rows, {"q0": texts[3]}, test=[("q0", "d3", 1)])
+    queries = {"q0": texts[3]} | {f"dev{i}": texts[i][:20] for i in range(60)}
+    dev = [(f"dev{i}", f"d{i}", 1) for i in range(60)]
+    return write_beir(folder, rows, queries, test=[("q0", "d3", 1)], dev=dev)
+
+
+@pytest.fixture
+def long(ask: Ask, tmp_path: Path) -> Ask:
+    """Ask for an index of documents that are long enough for spans, with a log."""
+    documents, log = write_documents(tmp_path / "long", 14), tmp_path / "log.txt"
+    draw = np.random.default_rng(14)
+    log.write_text("".join(" ".join(draw.choice(WORDS, 3)) + "\n" for _ in range(40)))
+
+    def request(root: str = "indexes", **changes: object) -> IndexRequest:
+        return ask(root, **{"corpus": str(documents), "queries": log, **changes})
+
+    return request
 
 
 @pytest.fixture
@@ -202,9 +222,111 @@ def test_a_grid_ranks_as_a_search_does(
     opened = open_index(
         request.corpus, model=request.model, root=request.root, device="cpu", exits=exits
     )
-    query = json.loads((Path(request.corpus) / "queries.jsonl").read_text())["text"]
+    query = json.loads((Path(request.corpus) / "queries.jsonl").read_text().splitlines()[0])["text"]
     for layer in layers:
         (answer,) = opened.search([query], layer=layer, k=20)
         run = tmp_path / "results" / "many" / "test" / grid.model / "runs" / f"L{layer}D32.trec"
         lines = run.read_text().splitlines()[:20]
         assert [hit.docid for hit in answer.hits] == [line.split()[2] for line in lines]
+
+
+def record_of(request: IndexRequest) -> FitRecord:
+    return read_exits_record(folder_of(request)).fit
+
+
+@pytest.mark.usefixtures("dtype")
+def test_spans_and_a_log_are_rows_of_the_words(long: Ask) -> None:
+    bare, logged = long("spans", queries=None), long("log", query_weight=1.0)
+    for request in (bare, logged):
+        index_corpus(request)
+    spans, both = record_of(bare), record_of(logged)
+    assert (spans.spans, spans.queries) == (37, 0)
+    assert (both.spans, both.queries, both.query_weight) == (37, 40, 1.0)
+    assert both.query_weight_by == "--query-weight"
+    assert logged.queries is not None
+    asked = logged.queries.read_text().splitlines()
+    full = Searcher(replace(search_of(bare), query_layer=None)).vectors(asked)
+    near = [
+        (unit_rows(WordTable.open(folder_of(r)).embed(asked)) * unit_rows(full)).sum(1).mean()
+        for r in (bare, logged)
+    ]
+    assert near[1] > near[0]
+
+    index_corpus(logged)
+    with pytest.raises(UserError, match="has exits without"):
+        index_corpus(replace(bare, queries=logged.queries))
+    with pytest.raises(UserError, match="is for exits of the index"):
+        index_corpus(long("none", exits=False))
+
+
+def test_judgements_of_dev_say_how_much_a_log_counts(
+    long: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = long()
+    index_corpus(request)
+    told = record_of(request).query_weight_by
+    assert told.startswith("nDCG@10 of 30 queries of dev: ")
+    measured = {float(w): float(v) for v, w in re.findall(r"([\d.]+) with ([\d.]+)", told)}
+    assert measured[record_of(request).query_weight] == max(measured.values())
+    assert told in capsys.readouterr().err
+
+
+def test_words_keep_the_spans_of_documents_that_stay(long: Ask) -> None:
+    """After a change they are those of a fit of the same rows, and no word of others is kept."""
+    request = long(query_weight=0.4)
+    index_corpus(request)
+    before = ShortFile.read(folder_of(request))
+    index = open_index(request.corpus, model=request.model, root=request.root, device="cpu")
+    index.delete([f"d{n}" for n in range(50)])
+
+    after = ShortFile.read(folder_of(request))
+    assert before is not None
+    assert after is not None
+    gone = np.isin(before.digests, after.digests, invert=True).sum()
+    assert 0 < gone < 37
+    assert list(after.texts) == list(before.texts)[gone:]
+    assert record_of(request).spans == len(after.digests) == 37 - gone
+    again = WordTable.open(folder_of(request))
+    assert again.alone is not None
+    assert not np.allclose(again.table, again.alone, atol=1e-3)
+
+
+@pytest.mark.parametrize("at", ["fit_exits", "words_towards", "_write_record"])
+def test_a_fit_that_stopped_ends_as_it_would_have(
+    at: str, long: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, broken = long("whole"), long("broken")
+    index_corpus(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_index_module, at, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            index_corpus(broken)
+    index_corpus(broken)
+    expected = {path.name: path.read_bytes() for path in folder_of(whole).iterdir()}
+    assert {path.name: path.read_bytes() for path in folder_of(broken).iterdir()} == expected
+    assert "spans.safetensors" in expected
+
+
+@pytest.mark.parametrize("reached", ["states-00000.npz", "spans.safetensors"])
+def test_a_killed_fit_ends_with_the_same_bytes(reached: str, long: Ask, tmp_path: Path) -> None:
+    def words(root: str) -> tuple[str | Path, ...]:
+        request = long(root)
+        assert request.queries is not None
+        return (
+            "index", "corpus", "--corpus", request.corpus, "--model", request.model, "--queries",
+            request.queries, "--device", "cpu", "--shard-rows", "32", "--indexes", request.root,
+        )  # fmt: skip
+
+    def files(root: str) -> dict[str, bytes]:
+        found = [path for path in (tmp_path / root).rglob("*") if path.is_file()]
+        return {str(p.relative_to(tmp_path / root)): p.read_bytes() for p in found}
+
+    assert m2dr(*words("whole"), cwd=tmp_path).returncode == 0
+    broken = tmp_path / "broken"
+    code, _ = stopped_when(
+        lambda: any(broken.glob(f"*/*/exits/{reached}")), *words("broken"), cwd=tmp_path
+    )
+    assert code == -signal.SIGKILL
+    done = m2dr(*words("broken"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert files("broken") == files("whole")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from m2dr.training.linear_fit import DEFAULT_RIDGE, RIDGES, FittedHead, fit_head
-from m2dr.training.words import FittedWords, fit_words, solve
+from m2dr.training.words import AS_MANY, FittedWords, ShortTexts, fit_words, solve
 
 P, V, W = 6, 5, 4
 Floats = NDArray[np.float32]
@@ -106,7 +106,8 @@ def test_the_normal_equations_hold_and_the_dual_agrees(
     primal = np.linalg.solve(shares.T @ shares + ridge * np.eye(words), shares.T @ centred)
     dual = shares.T @ np.linalg.solve(shares @ shares.T + ridge * np.eye(count), centred)
 
-    table = solve(sparse.csr_matrix(shares, dtype=np.float32), centred + 7, ridge, steps=40)
+    rows, seven = sparse.csr_matrix(shares, dtype=np.float32), np.full(3, 7, np.float32)
+    table = solve(rows, centred + 7, ridge, centre=seven, steps=40)
 
     np.testing.assert_allclose(dual, primal, atol=1e-10)
     np.testing.assert_allclose(table, primal, atol=1e-4)
@@ -130,6 +131,29 @@ def test_a_table_is_the_ridge_of_weighted_words() -> None:
     assert list(fitted.rows) == ["open", "file", "close", "list", "number", "path"]
     expected = np.linalg.solve(gram, rows.T @ (vectors - vectors.mean(axis=0)))
     np.testing.assert_allclose(fitted.table, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("weight", "each"), [(0.4, 0.8), (9.0, 3.0), (0.0, 0.0)])
+def test_short_texts_are_rows_of_the_same_ridge_by_their_weight(weight: float, each: float) -> None:
+    texts, short = ["open file file", "close file", "list number", "path"], ["file path", "number"]
+    given = np.random.default_rng(3).normal(size=(7, 70)).astype(np.float32)
+    every, vectors = shares_of([text.split() for text in texts]), given.astype(np.float64)
+    idf = np.log(1 + 4 / (every > 0).sum(axis=0)) ** 1.5
+    rows = np.zeros((2, every.shape[1]))
+    rows[0, [1, 5]], rows[1, 4] = idf[[1, 5]] / np.linalg.norm(idf[[1, 5]]), 1.0
+    left = vectors - vectors[:4].mean(axis=0)
+    left[4:] -= left[4:].sum(axis=0) / (3 + AS_MANY)  # the third says no known word
+    gram = every.T @ every + each * rows.T @ rows + 0.5 * np.eye(every.shape[1])
+
+    beside = ShortTexts([*short, "unheard"], given[4:], weight * 3 / 2)
+    fitted = fit_words(texts, given[:4], 64, "none", beside=[beside])
+
+    expected = np.linalg.solve(gram, every.T @ left[:4] + each * rows.T @ left[4:6])
+    np.testing.assert_allclose(fitted.table, expected, atol=1e-5)
+    if weight:
+        assert fitted.alone is not None
+        alone = fit_words(texts, given[:4], 64, "none").table
+        np.testing.assert_array_equal(fitted.alone, alone)
 
 
 @pytest.mark.parametrize("texts", [[], ["", "?"]])

@@ -4,15 +4,18 @@ Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import (
     TEMPORARY_SUFFIX,
+    json_sha256,
     lock_folder,
     remove_files,
     remove_stale_lock,
@@ -20,12 +23,23 @@ from m2dr.core.files import (
     write_record,
 )
 from m2dr.core.progress import progress, say
-from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits, UnrelatedScores
+from m2dr.core.records import (
+    EXITS_FILE,
+    BridgeRecord,
+    FitRecord,
+    IndexExits,
+    ModelCard,
+    Ranking,
+    Run,
+    UnrelatedScores,
+)
 from m2dr.core.report import Report
-from m2dr.core.requests import FitIndexRequest
+from m2dr.core.requests import FitIndexRequest, QueryLog
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
+from m2dr.evaluation.measures import measure
 from m2dr.index import exit_files
+from m2dr.index.exit_files import ShortFile
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
@@ -40,21 +54,40 @@ from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
 from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
+from m2dr.tasks.indexing.certificate import SPANS, bridge_told, measure_bridge
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader
 from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
+    as_targets,
+    distinct_queries,
     drop_exits,
     fit_exits,
     held_out,
+    log_told,
+    logged,
+    queries_of,
+    read_log,
+    span_weight,
     unfit,
-    with_snippets,
+    weight_told,
+    with_spans,
+    word_rows,
     words_towards,
 )
+from m2dr.tasks.vectors import query_vectors
 from m2dr.training.linear_fit import fit_head
+from m2dr.training.words import ShortTexts, WordRows
+
+NO_LOG = QueryLog()
+TRIED = (0.0, 0.1, 0.2, 0.4, 1.2)  # weights of a log
+JUDGED = 500  # queries that a weight is chosen by, at most;
+FEWEST_JUDGED = 20  # with fewer it is not
 
 
-def fit_encoded(job: EncodingJob, dataset: Dataset, store: Store, language: str = "") -> None:
+def fit_encoded(
+    job: EncodingJob, dataset: Dataset, store: Store, language: str = "", log: QueryLog = NO_LOG
+) -> None:
     """Fit words and exits of an index from the states that encoding kept, and remove those.
 
     Where exits of these documents are there already, or nothing was encoded just now, nothing is
@@ -66,16 +99,31 @@ def fit_encoded(job: EncodingJob, dataset: Dataset, store: Store, language: str 
         dataset: the documents.
         store: of the last layer.
         language: of the stemmer; by default that of the texts.
+        log: of queries.
+
+    Raises:
+        UserError: exits of these documents are there, without this log.
     """
     folder = exit_files.exits_folder(store.folder)
     if exit_files.fitting_exits(store.folder):
         exit_files.forget_states(folder)
         remove_stale_lock(folder)
+        refuse_other_log(folder, log.queries)
     elif any(folder.glob("states-*")):
-        _fit(job, dataset, store, folder, language)
+        _fit(job, dataset, store, folder, language, log)
     fitting = exit_files.fitting_exits(store.folder)
     if fitting and not exit_files.read_exits_record(folder).unrelated:
         measure_unrelated(job.model, dataset, store, job.device, job.dtype)
+
+
+def refuse_other_log(folder: Path, path: Path | None) -> None:
+    """Raise UserError where exits in a folder did not learn from a log."""
+    queries = read_log(path)
+    if queries and exit_files.read_exits_record(folder).fit.log != json_sha256(queries):
+        raise UserError(
+            f"{folder} has exits without {path}; m2dr index fit --overwrite --queries "
+            "replaces them."
+        )
 
 
 def refit_words(store: Store, dataset: Dataset) -> None:
@@ -96,12 +144,21 @@ def refit_words(store: Store, dataset: Dataset) -> None:
     folder, begun = exit_files.exits_folder(store.folder), time.monotonic()
     with lock_folder(folder):
         record, before = exit_files.read_exits_record(folder), WordTable.open(folder)
-        words = words_of(store, dataset, before.language)
+        short = ShortFile.read(folder)
+        short = short and short.of(store.digests())
+        rows, vectors = _rows_of(store, dataset, before.language)
+        beside = [] if short is None else _beside(short, record.fit.query_weight, len(vectors))
+        words = words_towards(rows, vectors, beside, (store.manifest.corpus,))
         # Stopped before the record is written, the words are not those of the record and refused.
         words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
         replace(words_and_exits, query_model=before.query_model).write(folder)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
-        _write_record(store, fit, record.dtype, folder, record.exits_texts, record.unrelated)
+        if short is not None:
+            short.write(folder)
+            weight = span_weight(len(vectors)) if len(short.digests) else 0.0
+            fit = replace(fit, spans=len(short.digests), span_weight=weight)
+        measured = record.unrelated, record.bridge
+        _write_record(store, fit, record.dtype, folder, record.exits_texts, *measured)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
     say(
         f"{counted(len(words.rows), 'words', ',')} fitted to the documents of now in "
@@ -156,7 +213,7 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     if not CorpusDigest.of(dataset).is_of(store.manifest):
         raise UserError(f"{folder} holds other documents than {request.corpus}; index it again.")
     if not fitted:
-        _fit(job, dataset, store, exits, request.language)
+        _fit(job, dataset, store, exits, request.language, request, request.query_vectors)
     if request.query_model:
         _bridge(request, dataset, store, exits)
     record = measure_unrelated(model, dataset, store, request.device, request.dtype)
@@ -182,39 +239,73 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
             head = fit_head(ours, none, theirs - theirs.mean(axis=0), held_out(len(rows)))
         except ValueError as error:
             raise unfit([store.manifest.corpus], error) from error
-        remove_files(folder, EXITS_FILE)
         model = exit_files.encoding_of(label_of(encoder.model))
-        replace(words, bridge=head.weight.T, query_model=model).write(folder)
-        written = _write_record(store, record.fit, record.dtype, folder, record.exits_texts)
+        words = replace(words, bridge=head.weight.T, query_model=model)
+        judges = np.flatnonzero(held_out(len(rows)))[:SPANS]
+        worth = None
+        if judges.size:
+            texts = list(texts_of(dataset, rows[judges]))
+            worth = measure_bridge(encoder, words, texts, judges, ours, theirs)
+        remove_files(folder, EXITS_FILE)
+        words.write(folder)
+        written = _write_record(
+            store, record.fit, record.dtype, folder, record.exits_texts, bridge=worth
+        )
     cosine = (
         "" if head.cosine is None else f"; cosine with its vectors, held out: {head.cosine:.3f}"
     )
     say(f"Bridge to {encoder.name} by {counted(len(rows), 'documents', ',')}{cosine}.")
+    if worth:
+        say(bridge_told(worth))
     return written
 
 
 def _fit(
-    job: EncodingJob, dataset: Dataset, store: Store, folder: Path, language: str
+    job: EncodingJob,
+    dataset: Dataset,
+    store: Store,
+    folder: Path,
+    language: str,
+    log: QueryLog,
+    given: Path | None = None,
 ) -> IndexExits:
-    begun = time.monotonic()
+    begun, queries = time.monotonic(), read_log(log.queries)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
+        names = (store.manifest.corpus,)
         if not job.model.card.query_layer:
-            words = words_of(store, dataset, language)
-            count, names = len(words.rows), (store.manifest.corpus,)
-            fit = FitRecord(names, store.documents, 0, "none", count, words.language, (), ())
-            return _write(words, store, fit, "", folder)
+            short = _given(log.queries, given, job.model.card, store)
+            rows, vectors = _rows_of(store, dataset, language)
+            weight = _weight(queries, log, rows, vectors, short, dataset, store)
+            words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
+            fit = FitRecord(
+                names, store.documents, 0, "none", len(words.rows), words.language, (), ()
+            )
+            return _write(words, store, logged(fit, queries, weight), "", folder, short)
+        if given is not None:
+            raise UserError(
+                f"{given} is for vectors without a model, and these are of {job.model}."
+            )
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
         drop_exits(encoder)
         states = _states(job, dataset, store, folder, encoder, tokenizer)
-        texts = list(texts_of(dataset, exit_files.sampled_rows(store.documents)))
-        read = with_snippets(encoder, tokenizer, texts, states, store.documents)
-        words = words_of(store, dataset, language)
-        fit = fit_exits(encoder, read, words, (store.manifest.corpus,), "none")
+        sampled = exit_files.sampled_rows(store.documents)
+        texts = list(texts_of(dataset, sampled))
+        read = with_spans(encoder, tokenizer, texts, states, store.documents, queries)
+        short = ShortFile(
+            (*read.spans, *queries),
+            as_targets(encoder, read.short[:, -job.model.card.width :]).astype(np.float16),
+            store.digests()[sampled[read.places]],
+        )
+        rows, vectors = _rows_of(store, dataset, language)
+        weight = _weight(queries, log, rows, vectors, short, dataset, store)
+        words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
+        fit = fit_exits(encoder, read, words, names, "none", weight)
+        fit = replace(fit, span_weight=span_weight(len(vectors)) if read.spans else 0.0)
         assert encoder.fitted is not None
-        record = _write(encoder.fitted, store, fit, str(dtype), folder)
+        record = _write(encoder.fitted, store, fit, str(dtype), folder, short)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     say(
         f"{counted(fit.words, 'words', ',')} and exits fitted in {time.monotonic() - begun:,.0f} s;"
@@ -223,25 +314,108 @@ def _fit(
     return record
 
 
-def words_of(store: Store, dataset: Dataset, language: str) -> WordTable:
-    """Return the words that give the stored vectors of documents.
+def _given(path: Path | None, given: Path | None, card: ModelCard, store: Store) -> ShortFile:
+    """Return a log, and its vectors that somebody else made, by its ids or in its order."""
+    if path is None or given is None:
+        if path or given:
+            raise UserError(
+                f"{path or given} was given alone; of vectors without a model --queries needs "
+                "--query-vectors, and these need it."
+            )
+        return ShortFile((), np.zeros((0, card.width), np.float16), np.empty(0, "S"))
+    queries = queries_of(path)
+    places = distinct_queries(path, queries)
+    vectors = query_vectors(given, card, store.folder.parent)
+    if not queries[0].id:
+        vectors = replace(vectors, ids=None)
+    rows = vectors.of([query.id for query in queries], "queries")[list(places.values())]
+    found = vectors.finite(rows)
+    found = unit_rows(found) if card.similarity == "cosine" else found
+    return ShortFile(tuple(places), found.astype(np.float16), np.empty(0, "S"))
+
+
+def _weight(
+    queries: Sequence[str],
+    log: QueryLog,
+    rows: WordRows,
+    vectors: Float32,
+    short: ShortFile,
+    dataset: Dataset,
+    store: Store,
+) -> tuple[float, str]:
+    """Return how much a log counts, and what says so, which is printed."""
+    weight = weight_told(queries, log.query_weight)
+    if queries and log.query_weight is None:
+        weight = judged_weight(rows, vectors, short, dataset, store) or weight
+    if queries:
+        say(log_told(queries, weight))
+    return weight
+
+
+def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, Float32]:
+    """Return the words of documents, and the stored vectors of these.
 
     Where there are more than MOST_WORD_TEXTS, as many are read, evenly spread, which is said.
-
-    Args:
-        store: of the documents.
-        dataset: the same documents.
-        language: of the stemmer; by default that of the texts.
-
-    Raises:
-        UserError: a vector is not finite.
     """
     rows = exit_files.sampled_rows(store.documents, exit_files.MOST_WORD_TEXTS)
     if len(rows) < store.documents:
         say(f"Words are fitted on {len(rows):,} of {store.documents:,} documents, evenly spread")
-    names, length = (store.manifest.corpus,), store.manifest.label.document_length
-    texts = texts_of(dataset, rows)
-    return words_towards(texts, _vectors_of(store, rows), length, language, names)
+    length, texts = store.manifest.label.document_length, texts_of(dataset, rows)
+    return word_rows(texts, len(rows), length, language), _vectors_of(store, rows)
+
+
+def _beside(short: ShortFile, query_weight: float, documents: int) -> list[ShortTexts]:
+    """Return spans and queries for the words."""
+    count, vectors = len(short.digests), short.vectors.astype(np.float32)
+    return [
+        ShortTexts(short.texts[:count], vectors[:count], span_weight(documents)),
+        ShortTexts(short.texts[count:], vectors[count:], query_weight),
+    ]
+
+
+def judged_weight(
+    rows: WordRows, vectors: Float32, short: ShortFile, dataset: Dataset, store: Store
+) -> tuple[float, str] | None:
+    """Return the weight of a log with which words rank best by judgements of dev or train.
+
+    Queries that are judged are left out of the log meanwhile.
+
+    Args:
+        rows: words of the documents.
+        vectors: [N, W] of the same documents.
+        short: spans and the log.
+        dataset: the documents and judgements.
+        store: of the documents.
+
+    Returns:
+        The weight and what says so; None without enough judgements.
+    """
+    split = next((name for name in ("dev", "train") if name in dataset.splits), "")
+    judged = dataset.queries(split) if split else []
+    judged = judged[:: max(2, -(-len(judged) // JUDGED))]
+    if len(judged) < FEWEST_JUDGED:
+        return None
+    texts, own = [query.text for query in judged], len(short.digests)
+    left = {" ".join(text.lower().split()) for text in texts}
+    kept = [n for n, text in enumerate(short.texts) if n < own or text.lower() not in left]
+    rest = ShortFile([short.texts[n] for n in kept], short.vectors[kept], short.digests)
+    sampled = exit_files.sampled_rows(store.documents, exit_files.MOST_WORD_TEXTS)
+    docids = [store.docids[row] for row in sampled.tolist()]
+    ids = {query.id for query in judged}
+    judgements = [each for each in dataset.judgements(split) if each.query_id in ids]
+    found: dict[float, float] = {}
+    for weight in TRIED:
+        table = words_towards(rows, vectors, _beside(rest, weight, len(vectors)), (dataset.name,))
+        scores = table.embed(texts) @ vectors.T
+        places = np.argpartition(-scores, min(10, len(docids) - 1), axis=1)[:, :10]
+        rankings = {
+            query.id: Ranking.of([docids[place] for place in best.tolist()], each[best])
+            for query, best, each in zip(judged, places, scores, strict=True)
+        }
+        found[weight] = measure(Run(rankings), judgements, ("nDCG@10",)).mean["nDCG@10"]
+    best = max(found, key=lambda weight: found[weight])
+    told = ", ".join(f"{value:.3f} with {weight:g}" for weight, value in found.items())
+    return best, f"nDCG@10 of {len(judged)} queries of {split}: {told}"
 
 
 def _vectors_of(store: Store, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -251,14 +425,21 @@ def _vectors_of(store: Store, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def _write(
-    fitted: "FittedExits | WordTable", store: Store, fit: FitRecord, dtype: str, folder: Path
+    fitted: "FittedExits | WordTable",
+    store: Store,
+    fit: FitRecord,
+    dtype: str,
+    folder: Path,
+    short: ShortFile | None,
 ) -> IndexExits:
     """Replace the exits or the words in the folder, their record last."""
-    remove_files(folder, EXITS_FILE, EXITS, f".*{TEMPORARY_SUFFIX}")
+    remove_files(folder, EXITS_FILE, EXITS, exit_files.SPANS, f".*{TEMPORARY_SUFFIX}")
     if isinstance(fitted, WordTable):
         fitted.write(folder)
     else:
         write_exits(fitted, folder)
+    if short is not None:
+        short.write(folder)
     return _write_record(store, fit, dtype, folder)
 
 
@@ -269,7 +450,9 @@ def _write_record(
     folder: Path,
     exits_texts: str = "",
     unrelated: tuple[UnrelatedScores, ...] = (),
+    bridge: BridgeRecord | None = None,
 ) -> IndexExits:
+    written = [n for n in (EXITS, WORDS, exit_files.SPANS) if (folder / n).exists()]
     record = IndexExits(
         store.manifest.corpus,
         store.manifest.label.fingerprint,
@@ -277,9 +460,10 @@ def _write_record(
         fit,
         exit_files.encoding_of(store.manifest.label),
         dtype,
-        tuple((n, sha256_of(folder / n)) for n in (EXITS, WORDS) if (folder / n).exists()),
+        tuple((name, sha256_of(folder / name)) for name in written),
         unrelated,
         exits_texts or store.manifest.texts,
+        bridge,
     )
     write_record(folder / EXITS_FILE, record)
     exit_files.forget_states(folder)

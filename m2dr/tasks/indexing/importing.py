@@ -95,6 +95,8 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         UserError: the files are malformed or do not fit, or the sample shows another model.
         Interrupted: Ctrl-C.
     """
+    if request.model and (log := request.queries or request.query_vectors):
+        raise UserError(f"{log} is for words; of a model m2dr index fit --queries fits them.")
     source = _Source.of(request)
     vectors, dataset = source.vectors, source.dataset
     model, rotation = _model_of(request, source)
@@ -129,12 +131,20 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     store = open_store(folder)
     if dataset:
         open_bm25(store, lambda: dataset, rebuild=True)
-    if not request.model and not fitting_exits(folder):
-        from m2dr.tasks.indexing.fit_index import (
-            fit_index,  # loads torch, which a search does without
-        )
+    if not request.model:
+        # Loads torch, which a search does without.
+        from m2dr.tasks.indexing.fit_index import fit_index, refuse_other_log
 
-        fit_index(FitIndexRequest(request.corpus, str(folder.parent), root=request.root))
+        if exits := fitting_exits(folder):
+            refuse_other_log(exits, request.queries)
+        else:
+            fit_index(
+                FitIndexRequest(
+                    request.corpus, str(folder.parent), root=request.root,
+                    queries=request.queries, query_weight=request.query_weight,
+                    query_vectors=request.query_vectors,
+                )
+            )  # fmt: skip
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
     return ImportReport(folder, store.documents, store.width, sampled, files=indexes)
 

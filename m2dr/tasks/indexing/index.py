@@ -35,6 +35,7 @@ from m2dr.tasks.corpus import (
 from m2dr.tasks.indexing.encode import encode_stores
 from m2dr.tasks.indexing.fit_index import fit_encoded, refit_words
 from m2dr.tasks.models import document_layers, newest_model
+from m2dr.tasks.training.fit import read_log
 
 # Encoding and building
 
@@ -92,6 +93,9 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     name = request.model or newest_model()
     model = open_model(name, request.query_length, request.document_length)
     card = model.card
+    if request.queries and (not request.exits or model.last_layer_has_exit):
+        raise UserError(f"{request.queries} is for exits of the index, and it will have none.")
+    read_log(request.queries)  # before anything is encoded
     layers = request.layers or document_layers(card)
     dims = request.dims or (card.width,)
     for layer, dim in product(layers, dims):
@@ -114,7 +118,11 @@ def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) ->
     job, dataset, stores = encode_stores(request, model, layers, fits_exits)
     if job.exits:
         fit_encoded(
-            replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1], request.language
+            replace(job, runtime=stores[-1].manifest.runtime),
+            dataset,
+            stores[-1],
+            request.language,
+            request,
         )
     refit_words(stores[-1], dataset)
     return stores

@@ -45,7 +45,7 @@ def measure_unrelated(
     """
     folder, card = exits_folder(store.folder), model.card
     own, rows = sampled_rows(store.documents, SPANS), sampled_rows(store.documents, DOCUMENTS)
-    spans = [_span(text, n) for n, text in enumerate(texts_of(dataset, own))]
+    spans = [span_of(text, n) for n, text in enumerate(texts_of(dataset, own))]
     plans = plan_layers(QueryOptions(), model, store.folder.parent).values()
     meeting = [plan for plan in plans if plan.document_layer == card.layers]
     encoded: Iterator[tuple[int, Floats]] = encode_layers(meeting, spans, (), device, dtype)
@@ -70,7 +70,7 @@ def _cut(row: UnrelatedScores) -> tuple[int, int]:
     return row.layer, row.dim
 
 
-def _span(text: str, number: int) -> str:
+def span_of(text: str, number: int) -> str:
     """Return some words of a text one after the other; how many, and which, goes by its number."""
     words = text.split()
     start = number * 7919 % max(len(words) - _WORDS[number % len(_WORDS)] + 1, 1)

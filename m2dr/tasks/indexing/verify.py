@@ -25,6 +25,7 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
 from m2dr.tasks.corpus import CorpusRows, named, open_corpus
 from m2dr.tasks.embed import embed_texts
+from m2dr.tasks.indexing.certificate import bridge_told
 from m2dr.tasks.vectors import rotation_of
 
 # Bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers.
@@ -83,7 +84,7 @@ def verify(request: VerifyRequest) -> VerifyReport:
         _verdict(folder, request, shared.get(folder, []), corpus_of) for folder in folders
     )
     verdicts = tuple(
-        replace(verdict, notes=(*verdict.notes, *_unrelated(verdict.folder.parent)))
+        replace(verdict, notes=(*verdict.notes, *_measured(verdict.folder.parent)))
         if verdict.folder in shared and verdict.is_well
         else verdict
         for verdict in verdicts
@@ -117,14 +118,18 @@ def _shared_problems(home: Path) -> Iterator[str]:
             yield str(error)
 
 
-def _unrelated(home: Path) -> Iterator[str]:
-    """Yield the scores of unrelated texts by layer, at the most dims."""
+def _measured(home: Path) -> Iterator[str]:
+    """Yield scores of unrelated texts by layer, at the most dims, and what a bridge is worth."""
     exits = home / EXITS_FOLDER
-    rows = read_exits_record(exits).unrelated if (exits / EXITS_FILE).exists() else ()
-    for row in {row.layer: row for row in rows}.values():
+    if not (exits / EXITS_FILE).exists():
+        return
+    record = read_exits_record(exits)
+    for row in {row.layer: row for row in record.unrelated}.values():
         pairs = zip(PERCENTILES, row.quantiles, strict=True)
         shown = ", ".join(f"p{percentile:g} {score:.3f}" for percentile, score in pairs)
         yield f"Unrelated texts at {Cut(row.layer, row.dim)}: {shown}"
+    if record.bridge:
+        yield bridge_told(record.bridge)
 
 
 def _check_exits(folder: Path) -> None:

@@ -394,6 +394,7 @@ class Searcher:
         self.cut = Cut(plan.layer, self.documents.dim)
         self.documents.accept(label_of(resolved.model), self.cut)
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
+        self.least = lru_cache(_FILTERS)(self._least)
         self._ranker = lru_cache(_FILTERS)(self._where)
         self.where()
         self.warnings = plan.warnings(self.documents.dim, self.documents.warnings)
@@ -420,7 +421,7 @@ class Searcher:
         options = replace(self.plan.options, **blend_weights)
         return replace(blend, query_mix=replace(self.plan, options=options).mix)
 
-    def least(self, asked: str, blend: requests.Blend) -> float | None:
+    def _least(self, asked: str, blend: requests.Blend) -> float | None:
         """Return the least score of a hit; None where none was asked for.
 
         Args:
@@ -510,7 +511,7 @@ class Searcher:
         blend, store, similarity = self.blend(**weights), self._store, self.resolved.card.similarity
         parts = self._encoder.parts(text, vector)
         if blend.query_mix:
-            words = scaled(self.plan.words.parts(text), blend.query_mix)
+            words = scaled(self.plan.words.of_documents.parts(text), blend.query_mix)
             parts = scaled(parts, 1.0)
             parts |= {name: part + parts.get(name, 0) for name, part in words.items()}
         rows_of = store.docids.find(ranking.docids)

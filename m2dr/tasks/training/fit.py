@@ -1,11 +1,11 @@
 """`m2dr fit`: words and exits for every layer of an unchanged encoder, by least squares.
 
-Shapes: L layers, N texts, n snippets, P dims of a pooled state, W dims of the embedding.
+Shapes: L layers, N texts, n spans, P dims of a pooled state, W dims of the embedding.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
+from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
-from m2dr.core.records import FitRecord, ModelCard, Rotation, Side
+from m2dr.core.records import FitRecord, ModelCard, Query, Rotation, Side
 from m2dr.core.report import Report, timed
 from m2dr.core.settings import FitSettings
+from m2dr.data.qrels import read_topics
 from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
 from m2dr.data.tables import DistinctLines, name_of
 from m2dr.data.tokens import Ragged
@@ -34,7 +36,7 @@ from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.models import default_dims, fitted_cuts
 from m2dr.tasks.training.run_folder import begin, clear, held, open_backbone
 from m2dr.training.linear_fit import STEPS, fit_head, fit_rotation
-from m2dr.training.words import fit_words
+from m2dr.training.words import ShortTexts, WordRows, read_words
 
 FITTED = "fitted"  # the variant of a fitted backbone that was never trained
 MOST_TEXTS = 20_000  # texts whose states are read; more hardly help, and cost time and memory
@@ -42,9 +44,10 @@ HELD_OUT = 1024  # texts to choose λ by, at most; never part of the regressions
 ONE_OF = 8  # of so many texts one is held out, until there are enough
 VECTORS = 8192  # embeddings that the rotation is fitted on, at most
 QUERIES = "train"  # the split whose queries are read
-SNIPPET_WORDS = (3, 15)  # from the first to below the second
-ONE_SNIPPET_OF = 4  # of so many texts a few words are read as a query
-SNIPPETS = 4096  # at most
+SPAN_WORDS = (3, 11)  # from the first to below the second
+QUERY_WEIGHT = 0.2  # of a log, by default
+MOST_QUERIES = 20_000  # of a log
+ONE_SPAN_OF = 4  # of so many texts one gives a span; more of the same weight are no better
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
     backbone = open_backbone(settings, folder)
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST_TEXTS, settings.seed)
+    queries = read_log(Path(settings.queries) if settings.queries else None)
     encoder, tokenizer = checkpoint.load(backbone)
     runner = checkpoint.load(backbone, None, device, settings.dtype)[0]
     for each in (encoder, runner):
@@ -84,7 +88,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
         say(f"Fitting {settings.backbone} on {counted(len(texts), 'texts', ',')}")
         record = fit_texts_now(
             runner, tokenizer, texts, settings.seed, settings.rotation,
-            settings.length, settings.language,
+            settings.length, settings.language, queries=queries, query_weight=settings.query_weight,
         )  # fmt: skip
         encoder.fitted, encoder.behind = runner.fitted, runner.behind
         encoder.to("cpu")
@@ -226,38 +230,48 @@ class Read:
     Attributes:
         texts: N of them.
         states: [N, (L - 1) P + W], as `Encoder.states` gives them.
-        snippets: n short parts of some texts, run as queries.
-        snippet_states: [n, (L - 1) P + W].
-        places: [n], of the texts that the snippets are parts of.
+        spans: n short parts of some texts, run as queries.
+        places: [n], of the texts that the spans are parts of.
+        queries: m of a log.
+        short: [n + m, (L - 1) P + W], of the spans and then of the queries.
     """
 
     texts: Sequence[str]
     states: Float32
-    snippets: Sequence[str]
-    snippet_states: Float32
+    spans: Sequence[str]
     places: NDArray[np.int64]
+    queries: Sequence[str]
+    short: Float32
+
+    def beside(self, encoder: Encoder, query_weight: float) -> tuple[ShortTexts, ShortTexts]:
+        """Return the spans and the queries for layer 0."""
+        vectors = as_targets(encoder, self.short[:, -encoder.card.width :])
+        count = len(self.spans)
+        return (
+            ShortTexts(self.spans, vectors[:count], span_weight(len(self.texts))),
+            ShortTexts(self.queries, vectors[count:], query_weight),
+        )
 
 
-def snippets(
+def cut_spans(
     texts: Sequence[str], draw: np.random.Generator
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """Cut snippets as short as queries out of some texts.
+    """Cut spans as short as queries out of some texts.
 
     The states of a short text are unlike those of a long one, and most queries are short.
 
     Args:
-        texts: those with no more words than a snippet may have are left out.
+        texts: those with no more words than a span may have are left out.
         draw: says of which texts, how many words, and which.
 
     Returns:
-        The snippets, and the place of the text that each is of.
+        The spans, and the place of the text that each is of.
     """
     found, places = [], []
-    share = min(len(texts) // ONE_SNIPPET_OF, SNIPPETS)
-    for place in np.sort(draw.permutation(len(texts))[:share]).tolist():
+    for place in np.sort(draw.permutation(len(texts))[: len(texts) // ONE_SPAN_OF]).tolist():
         words = texts[place].split()
-        if len(words) >= SNIPPET_WORDS[1]:
-            count = int(draw.integers(*SNIPPET_WORDS))
+        if len(words) >= SPAN_WORDS[1]:
+            count = int(draw.integers(*SPAN_WORDS))
             first = int(draw.integers(len(words) - count + 1))
             found.append(" ".join(words[first : first + count]))
             places.append(place)
@@ -286,13 +300,19 @@ def states_of(
     return states
 
 
-def with_snippets(
-    encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[str], states: Float32, seed: int
+def with_spans(
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    texts: Sequence[str],
+    states: Float32,
+    seed: int,
+    queries: Sequence[str] = (),
 ) -> Read:
-    """Return texts that were read already with snippets of them, which are read now."""
-    short, places = snippets(texts, np.random.default_rng(seed))
-    rows = states_of(encoder, tokenizer, [("query", text) for text in short], "snippets")
-    return Read(texts, states, short, rows.reshape(len(short), states.shape[1]), places)
+    """Return texts that were read already with spans of them and queries, which are read now."""
+    spans, places = cut_spans(texts, np.random.default_rng(seed))
+    given: list[tuple[Side, str]] = [("query", text) for text in (*spans, *queries)]
+    rows = states_of(encoder, tokenizer, given, "short texts")
+    return Read(texts, states, spans, places, queries, rows.reshape(len(given), states.shape[1]))
 
 
 def drop_exits(encoder: Encoder) -> None:
@@ -319,11 +339,16 @@ def held_out(count: int) -> NDArray[np.bool_]:
 
 
 def fit_exits(
-    encoder: Encoder, read: Read, words: WordTable | None, names: Sequence[str], rotation: Rotation
+    encoder: Encoder,
+    read: Read,
+    words: WordTable | None,
+    names: Sequence[str],
+    rotation: Rotation,
+    query_weight: tuple[float, str] = (0.0, ""),
 ) -> FitRecord:
-    """Give an encoder exits of layers 1 to L - 1, fitted on texts and snippets of them.
+    """Give an encoder exits of layers 1 to L - 1, fitted on texts and spans of them.
 
-    λ is the one that is best on snippets of texts that are held out. What each input is worth:
+    λ is the one that is best on spans of texts that are held out. What each input is worth:
     docs/decisions/0023-words-in-closed-form.md.
 
     Args:
@@ -333,22 +358,25 @@ def fit_exits(
         words: layer 0; None for exits that read no words.
         names: of the corpora, for messages and the record.
         rotation: that the embedding has, for the record.
+        query_weight: that the queries have in the words, and what says so, for the record.
 
     Raises:
         UserError: a state or an embedding is not finite.
     """
     pooled, shallow = encoder.pooled_width, encoder.layers - 1
     judges = held_out(len(read.texts))
-    of_snippets = judges[read.places]
-    by_texts = not of_snippets.any()
-    kept = np.concatenate([~judges | by_texts, np.full(len(read.places), True)])
-    judging = np.concatenate([judges & by_texts, of_snippets])[kept]
-    states = np.concatenate([read.states, read.snippet_states])[kept]
+    of_spans = np.concatenate([judges[read.places], np.full(len(read.queries), False)])
+    by_texts = not of_spans.any()
+    kept = np.concatenate([~judges | by_texts, np.full(len(of_spans), True)])
+    judging = np.concatenate([judges & by_texts, of_spans])[kept]
+    states = np.concatenate([read.states, read.short])[kept]
     targets = as_targets(encoder, states[:, pooled * shallow :])
-    texts = [text for text, use in zip([*read.texts, *read.snippets], kept, strict=True) if use]
+    every = [*read.texts, *read.spans, *read.queries]
+    texts = [text for text, use in zip(every, kept, strict=True) if use]
     beside = np.zeros((len(texts), 0), np.float32)
     if words is not None:
-        beside = unit_rows(words.embed(texts))
+        # Words that learned from the spans would seem better than they are at other queries.
+        beside = unit_rows(words.of_documents.embed(texts))
     trained = encoder.fitted
     heads: dict[int, tuple[Float32, Float32]] = {}
     matrices, ridges, cosines = {}, [], []
@@ -369,16 +397,18 @@ def fit_exits(
     if words is not None:
         words = replace(words, beside=matrices)
     encoder.fitted = with_heads(encoder.fitted, heads, words).to(encoder.device)
-    return FitRecord(
+    record = FitRecord(
         corpora=tuple(names),
         texts=len(read.texts),
-        snippets=len(read.snippets),
+        spans=len(read.spans),
         rotation=rotation,
         words=len(words.rows) if words is not None else 0,
         language=words.language if words is not None else "",
         ridges=tuple(ridges),
         cosines=tuple(cosines),
+        span_weight=span_weight(len(read.texts)) if words is not None and read.spans else 0.0,
     )
+    return logged(record, read.queries, query_weight)
 
 
 def fit_texts_now(
@@ -390,6 +420,8 @@ def fit_texts_now(
     length: int = FitSettings.length,
     language: str = "",
     with_words: bool = True,
+    queries: Sequence[str] = (),
+    query_weight: float | None = None,
 ) -> FitRecord:
     """Run texts through an encoder, and give it layer 0 and exits that are fitted on them.
 
@@ -397,12 +429,14 @@ def fit_texts_now(
         encoder: changed in place; exits that it has already get words beside them.
         tokenizer: of the same model.
         texts: to fit on.
-        seed: of snippets and a learned rotation.
+        seed: of spans and a learned rotation.
         rotation: of the embedding.
         length: tokens of a text that are read. The exits of a fit that reads 64 find what those do
             of one that reads all, in a third of the time.
         language: of the stemmer; by default that of the texts.
         with_words: whether there are words; a training reaches exits that read none.
+        queries: a log.
+        query_weight: of all of these in layer 0; None is QUERY_WEIGHT.
 
     Raises:
         UserError: a state or an embedding is not finite.
@@ -413,9 +447,11 @@ def fit_texts_now(
     trained, encoder.fitted = encoder.fitted, None
     given = texts.read(0, len(texts))
     contents = [text for _, text in given]
-    read = with_snippets(
-        encoder, tokenizer, contents, states_of(encoder, tokenizer, given, "texts"), seed
-    )
+    states = states_of(encoder, tokenizer, given, "texts")
+    read = with_spans(encoder, tokenizer, contents, states, seed, queries)
+    weight = weight_told(queries, query_weight)
+    if queries:
+        say(log_told(queries, weight))
     width = card.width
     if rotation != "none":
         vectors = read.states[:VECTORS, -width:]
@@ -425,32 +461,100 @@ def fit_texts_now(
                 turned = fit_rotation(vectors, rotation, similarity, dims, seed, advance)
             except ValueError as error:
                 raise unfit(texts.names, error) from error
-        for states in (read.states, read.snippet_states):
+        for states in (read.states, read.short):
             states[:, -width:] = states[:, -width:] @ turned.T
         encoder.behind = rotate(encoder.behind, encoder.pooled_width, turned)
     words = None
     if with_words:
         targets = as_targets(encoder, read.states[:, -width:])
-        words = words_towards(contents, targets, length, language, texts.names)
+        rows = word_rows(contents, len(targets), length, language)
+        words = words_towards(rows, targets, read.beside(encoder, weight[0]), texts.names)
     encoder.fitted, encoder.card = trained, card
-    return fit_exits(encoder, read, words, texts.names, rotation)
+    return fit_exits(encoder, read, words, texts.names, rotation, weight)
+
+
+def span_weight(texts: int) -> float:
+    """Return the weight in layer 0 of all spans together, where the texts together have 1.
+
+    Spans pay where there are many texts (docs/decisions/0031-spans-and-query-logs.md).
+
+    >>> [span_weight(texts) for texts in (1000, 5000, 44_036)]
+    [0.01, 0.05, 0.4]
+    """
+    return min(0.4, texts / 100_000)
+
+
+def weight_told(queries: Sequence[str], weight: float | None) -> tuple[float, str]:
+    """Return the weight of a log that was given, or else the constant; and what says so."""
+    if not queries:
+        return 0.0, ""
+    return (QUERY_WEIGHT, "the default") if weight is None else (weight, "--query-weight")
+
+
+def log_told(queries: Sequence[str], weight: tuple[float, str]) -> str:
+    """Return how much a log counts, and what says so."""
+    count = counted(len(queries), "queries", ",")
+    return f"{count} of weight {weight[0]:g} in the words, by {weight[1]}"
+
+
+def logged(fit: FitRecord, queries: Sequence[str], weight: tuple[float, str]) -> FitRecord:
+    """Return the record of a fit with what it owes to a log."""
+    return replace(
+        fit,
+        queries=len(queries),
+        query_weight=weight[0],
+        query_weight_by=weight[1],
+        log=json_sha256(queries) if queries else "",
+    )
+
+
+def read_log(path: Path | None) -> tuple[str, ...]:
+    """Return the distinct queries of a log, MOST_QUERIES evenly spread ones at most.
+
+    Args:
+        path: topics, or a .txt file with a query per line; None: no query.
+
+    Raises:
+        UserError: there is no query.
+    """
+    return tuple(distinct_queries(path, queries_of(path))) if path is not None else ()
+
+
+def queries_of(path: Path) -> list[Query]:
+    """Return all queries of a log; those of a .txt file of lines have no ids."""
+    lines = DistinctLines(path) if is_plain_text(path) else ()
+    if lines and "\t" not in lines[0]:
+        return [Query("", lines[number]) for number in range(len(lines))]
+    return read_topics(path)
+
+
+def distinct_queries(path: Path, queries: Sequence[Query]) -> dict[str, int]:
+    """Return the places of the distinct texts of a log, MOST_QUERIES evenly spread ones at most."""
+    places: dict[str, int] = {}
+    for place, query in enumerate(queries):
+        if text := " ".join(query.text.split()):
+            places.setdefault(text, place)
+    if not places:
+        raise UserError(f"{path} holds no queries.")
+    return dict(islice(places.items(), None, None, -(-len(places) // MOST_QUERIES)))
+
+
+def word_rows(texts: Iterable[str], count: int, tokens: int, language: str) -> WordRows:
+    """Return the words of texts; arguments as for `read_words`."""
+    with progress("Fitting words", count, "texts") as advance:
+        return read_words(texts, count, tokens, language, advance)
 
 
 def words_towards(
-    texts: Iterable[str],
-    vectors: Float32,
-    tokens: int,
-    language: str,
-    names: Sequence[str],
+    rows: WordRows, vectors: Float32, beside: Sequence[ShortTexts], names: Sequence[str]
 ) -> WordTable:
-    """Return the words that give the vectors of texts; arguments as for `fit_words`.
+    """Return the words that give the vectors of texts; arguments as for `WordRows.fit`.
 
     Raises:
         UserError: a vector is not finite.
     """
     try:
-        with progress("Fitting words", len(vectors), "texts") as advance:
-            return WordTable(*fit_words(texts, vectors, tokens, language, advance))
+        return WordTable(*rows.fit(vectors, beside))
     except ValueError as error:
         raise unfit(names, error) from error
 
