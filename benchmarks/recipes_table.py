@@ -4,6 +4,7 @@
     python benchmarks/recipes_table.py RESULTS/sentences benchmarks/recipes_sentences_DATE
     python benchmarks/recipes_table.py RESULTS/alignment benchmarks/recipes_alignment_DATE
     python benchmarks/recipes_table.py RESULTS/mipic benchmarks/recipes_mipic_DATE
+    python benchmarks/recipes_table.py RESULTS/budgets benchmarks/recipes_budgets_DATE
 
 writes DATE.tables.md, and DATE.png of the first two. Every figure is of the JSON files of RESULTS;
 nothing is typed.
@@ -38,14 +39,17 @@ class Results:
         return [value(self.cells[name][seed], seed) for seed in self.seeds(name)]
 
 
-def read(folder: Path) -> Results:
-    """All JSON files of a folder."""
+def read(folder: Path, task: str = "") -> Results:
+    """All JSON files of a folder, of all tasks or one."""
     cells: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
     tasks: tuple[str, ...] = ()
     for path in sorted(folder.glob("*-*.json")):
         table = json.loads(path.read_text(encoding="utf-8"))
         settings = table["settings"]
-        means = {cut: 100 * fmean(values.values()) for cut, values in table["cells"].items()}
+        means = {
+            cut: 100 * (values[task] if task else fmean(values.values()))
+            for cut, values in table["cells"].items()
+        }
         cells[settings["name"]][settings["seed"]] = means
         tasks = tuple(next(iter(table["cells"].values())))
     return Results(dict(cells), tasks)
@@ -161,6 +165,7 @@ def cuts_table(results: Results, cuts: Sequence[str]) -> list[str]:
     return lines
 
 
+BUDGETS = ("L1D128", "L2D32", "L2D128", "L4D128", "L6D32", "L6D128", WHOLE)
 CUTS = {"alignment": ("L6D128", WHOLE), "mipic": ("L6D16", "L6D64", WHOLE, "L3D384")}
 CLAIMS = {
     "retrieval": (
@@ -258,8 +263,14 @@ def main() -> None:
     arguments = parser.parse_args()
     results, which = read(arguments.folder), arguments.folder.name
     wanted: Sequence[str] = ()
-    label = "nDCG@10 × 100" if which in ("retrieval", "alignment") else "Spearman × 100"
-    if which in CUTS:
+    label = "Spearman × 100" if which in ("sentences", "mipic") else "nDCG@10 × 100"
+    if which == "budgets":
+        parts = [
+            [f"## {task}", "", *cuts_table(read(arguments.folder, task), BUDGETS)]
+            for task in results.tasks
+        ]
+        parts.append(claims(results, "retrieval"))
+    elif which in CUTS:
         parts = [cuts_table(results, CUTS[which])]
     elif which == "retrieval":
         wanted = ("untrained", "plain", "full-dim", "dims", "starbucks", "elastic")

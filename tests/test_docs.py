@@ -92,6 +92,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         trained = m2dr.train(pairs, backbone="minilm", out=folder / "models" / name, **options)
     model = trained.model
     queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(asked)]
+    lines("queries.txt", asked)
     for name in ("queries.tsv", "q.tsv"):
         lines(name, (f"{row['_id']}\t{row['text']}" for row in queries))
     for path, ids, vectors in (
