@@ -116,7 +116,7 @@ class TrainSettings(RunSettings):
     the backbone or the corpus. Every number that changes a result is a setting.
     """
 
-    variant: str = option("full-dim", f"The recipe: {', '.join(variants.VARIANTS)}.")
+    variant: str = option("plain", f"The recipe: {', '.join(variants.VARIANTS)}.")
     corpus: str = option("pydocs", "What to train on; as for `m2dr index corpus`.")
     split: str = option("train", "Split to train on.")
     dev: str = option("dev", "Split that picks the best checkpoint, where the corpus has it.")
