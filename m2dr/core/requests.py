@@ -340,7 +340,7 @@ class ImportRequest(GivenLog, _OfIndexes):
     Examples:
         m2dr index import v.npy --ids v.txt --corpus scifact --model minilm
         m2dr index import answers.jsonl --corpus texts.jsonl
-        m2dr index import v.npy --corpus texts.jsonl --queries log.txt --query-vectors q.npy
+        m2dr index import v.npy --corpus c.csv --queries q.txt --query-vectors q.npy
     """
 
     vectors: Path = option(

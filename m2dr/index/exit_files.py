@@ -17,7 +17,6 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-from safetensors.numpy import load, save
 
 from m2dr.core import files
 from m2dr.core.arrays import Array, Float32, Int64
@@ -207,6 +206,8 @@ class ShortFile:
         if not self.texts:
             (folder / SPANS).unlink(missing_ok=True)
             return
+        from safetensors.numpy import save  # which no search at layer 0 needs
+
         texts = np.frombuffer("\n".join(self.texts).encode(), np.uint8)
         digests = np.frombuffer(self.digests.tobytes(), np.uint8)
         tables = {"texts": texts, "vectors": self.vectors, "digests": digests}
@@ -222,6 +223,8 @@ class ShortFile:
         path = folder / SPANS
         if not path.exists():
             return None
+        from safetensors.numpy import load
+
         with files.explain_failure(f"{path} cannot be read"):
             tables = load(path.read_bytes())
             texts = tables["texts"].tobytes().decode().split("\n")
