@@ -107,20 +107,20 @@ def of_queries(dtype: str) -> str:
     return "auto" if dtype == "int8" else dtype
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class _OnDevice:
     device: str = option("auto", "auto, cpu, cuda or cuda:N.")
     dtype: str = option("auto", "auto, fp32 or bf16.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class _EncodesDocuments(_OnDevice):
     dtype: str = option(
         "auto", "auto, fp32 or bf16; or int8, of documents on a CPU, calibrated on some of them."
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class _OfIndexes(_OnDevice):
     root: Path = root_option()
 
@@ -131,7 +131,7 @@ def language_option() -> Any:  # a field
     return option("", help_of)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class QueryLog:
     """Queries without judgements, from which words and exits learn how people ask."""
 
@@ -148,7 +148,7 @@ class QueryLog:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class GivenLog(QueryLog):
     """A log, with its vectors where no model is at hand to make them."""
 
@@ -159,7 +159,7 @@ class GivenLog(QueryLog):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Blend:
     """Weights of BM25 (hybrid) and of word vectors (query_mix); 0 switches a part off."""
 
@@ -198,7 +198,7 @@ class Blend:
         return name + "".join(f".{key}-{weight:g}" for key, weight in given.items())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class QueryOptions(Blend):
     """How queries become vectors, and what stands beside these; `tasks.query` decides by it."""
 
@@ -218,7 +218,7 @@ class QueryOptions(Blend):
         return {each.name: getattr(self, each.name) for each in fields(QueryOptions)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Shown:
     """Which of the documents that were found are hits."""
 
@@ -231,7 +231,7 @@ class Shown:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckRequest:
     """Count what a corpus holds and what is wrong with it, and show its first rows.
 
@@ -247,7 +247,7 @@ class CheckRequest:
     strict: bool = option(False, "End with exit code 1 if anything is wrong.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
     """Encode a corpus: a store per layer and an index per dim.
 
@@ -297,7 +297,7 @@ class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FitIndexRequest(GivenLog, _OfIndexes):
     """Fit words and exits on the documents of an index that has none, or a bridge to it.
 
@@ -317,7 +317,7 @@ class FitIndexRequest(GivenLog, _OfIndexes):
     query_model: str = query_model_option()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ListRequest:
     """List what is encoded and built, and what is half-written.
 
@@ -329,7 +329,7 @@ class ListRequest:
     root: Path = root_option()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImportRequest(GivenLog, _OfIndexes):
     """Take vectors of another tool as a store and its indexes.
 
@@ -382,7 +382,7 @@ class ImportRequest(GivenLog, _OfIndexes):
     dtype: str = option("auto", "auto, fp32 or bf16, of the sample; auto is fp32.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PushRequest:
     """Write indexes to Milvus, a collection per layer and dim.
 
@@ -407,7 +407,7 @@ class PushRequest:
     overwrite: bool = option(False, "Replace collections of the same name.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class VerifyRequest(_OfIndexes):
     """Check all files of stores and indexes against their checksums.
 
@@ -429,7 +429,7 @@ class VerifyRequest(_OfIndexes):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchRequest(_OfIndexes, QueryOptions, Shown):
     """What `m2dr search` is asked, without the queries."""
 
@@ -469,7 +469,7 @@ class SearchRequest(_OfIndexes, QueryOptions, Shown):
     document_length: int | None = option(None, "Tokens of a document, likewise.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QueriesRequest(SearchRequest):
     """Search an index with a query, or with all queries of a file.
 
@@ -489,7 +489,7 @@ class QueriesRequest(SearchRequest):
     explain: bool = option(False, "Say how much of each score comes from each word of the query.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EncodeRequest(_EncodesDocuments):
     """Write the vectors of texts, for any other tool.
 
@@ -524,7 +524,7 @@ class EncodeRequest(_EncodesDocuments):
     cut: Cut | None = cut_option("layer")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MineRequest(_OfIndexes):
     """Find hard negatives to train with.
 
@@ -560,7 +560,7 @@ class MineRequest(_OfIndexes):
     overwrite: bool = option(False, "Replace the file.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bm25Request:
     """Rank by BM25: a lexical TREC run to fuse with, or a baseline.
 
@@ -577,7 +577,7 @@ class Bm25Request:
     language: str = language_option()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FuseRequest:
     """Fuse TREC runs, of m2dr or of any other tool, by reciprocal ranks.
 
@@ -626,7 +626,7 @@ def _split() -> Any:  # a field
     return option("", "Rows to read, of files that hold several splits.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
     """Evaluate retrieval on any corpus.
 
@@ -680,7 +680,7 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskRequest(_OnDevice):
     """What every command for a sentence task is asked."""
 
@@ -692,7 +692,7 @@ class TaskRequest(_OnDevice):
     out: Path = _out()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StsRequest(TaskRequest):
     """Sentence similarity: correlations with what people said.
 
@@ -713,7 +713,7 @@ class StsRequest(TaskRequest):
     split: str = _split()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PairsRequest(TaskRequest):
     """Pair classification: average precision, accuracy and F1.
 
@@ -737,7 +737,7 @@ class PairsRequest(TaskRequest):
     split: str = _split()  # of a folder: the file, test where none is named
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClassificationRequest(TaskRequest):
     """Text classification: accuracy and macro F1.
 
@@ -766,7 +766,7 @@ class ClassificationRequest(TaskRequest):
     seed: int = option(42, "Seed of the drawn training texts.", most=2**32 - 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MtebRequest(_OnDevice):
     """Any task of MTEB, at any cuts.
 
@@ -790,7 +790,7 @@ class MtebRequest(_OnDevice):
     out: Path = _out()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompareRequest:
     """Test which cuts differ significantly from a baseline.
 
@@ -818,7 +818,7 @@ class CompareRequest:
     out: Path | None = option(None, "Folder of the JSON and CSV; FOLDER by default.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PickRequest(Blend):
     """Name the best cut within a budget, and the Pareto frontier.
 
@@ -858,7 +858,7 @@ class PickRequest(Blend):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FiguresRequest:
     """Draw the papers' figures from folders of results.
 
@@ -890,7 +890,7 @@ class FiguresRequest:
 GRAPHS = ("onnx", "openvino")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExportRequest:
     """Write a cut as a smaller model that stands alone, or as a graph.
 
@@ -944,7 +944,7 @@ def _own_model() -> Any:  # a field
     return option(REQUIRED, "Folder of a model that m2dr wrote.", is_argument=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CardRequest:
     """Write a model's README.md with what was measured since.
 
@@ -961,7 +961,7 @@ class CardRequest:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PushModelRequest:
     """Upload a model to the Hugging Face hub.
 
@@ -985,7 +985,7 @@ class PushModelRequest:
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ServeRequest(_OfIndexes, QueryOptions, Shown):
     """Serve indexes over HTTP: search, embeddings and a page.
 
