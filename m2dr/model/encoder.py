@@ -2,13 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding, scaled_dot_product_attention
 from transformers import PreTrainedModel
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
@@ -101,6 +102,30 @@ class Encoder(nn.Module):
         for layer in layers:
             if str(layer) not in self.exit_heads:
                 self.exit_heads[str(layer)] = identity_head(self.pooled_width, self.device)
+
+    @contextmanager
+    def looking_up_once(self, parts: Sequence[Tensor]) -> Iterator[None]:
+        """Look up the words of all parts of a batch at once, while these run in this order.
+
+        The gradient of an embedding is a table of all words: one takes less time than one a part.
+
+        Args:
+            parts: ids [b, T] each.
+        """
+        words = self.transformer.get_input_embeddings()
+        # Of other classes, and where the table is divided among processes, each part looks up.
+        if type(words) is not nn.Embedding or type(words.weight) is not nn.Parameter:
+            yield
+            return
+        ids = torch.cat([part.flatten() for part in parts])
+        found = embedding(ids, words.weight, words.padding_idx)
+        blocks = iter(found.split([part.numel() for part in parts]))  # type: ignore[no-untyped-call]  # torch does not annotate it
+        left = (next(blocks).view(*part.shape, -1) for part in parts)
+        handle = words.register_forward_hook(lambda *_: next(left))
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def checkpoint_layers(self, on: bool) -> None:
         """Switch gradient checkpointing on or off.

@@ -5,6 +5,7 @@ of a part of the batch.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -97,7 +98,10 @@ class TrainingModule(nn.Module):
             batch: of the step, where it accumulates several.
         """
         chosen = self.objective.at(step, batch)
-        vectors, related = embed(self._encode, texts, chosen.layers)
+        # With activations of one part at a time, each part looks its words up.
+        once = None if self._cached else getattr(self.encoder, "looking_up_once", None)
+        with once([ids for ids, *_ in texts]) if once else nullcontext():
+            vectors, related = embed(self._encode, texts, chosen.layers)
         positives, others = vectors[:, queries : 2 * queries], vectors[:, 2 * queries :]
         documents = torch.cat([all_gather(positives), all_gather(others)], dim=1)
         asking, draw = all_gather(vectors[:, :queries]), (step << 20) + batch

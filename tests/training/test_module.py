@@ -206,7 +206,8 @@ def test_what_was_dropped_is_dropped_again_when_a_part_is_run_again(
     state = torch.get_rng_state()
     kept = numbers(module(case, tiny_backbone, False, dropout=0.3), batch(case, 3))
 
-    assert_same(cached, kept, within=0)
+    # Words are looked up at once where all activations are kept, which rounds their gradient once.
+    assert_same(cached, kept, within=1e-6)
     assert torch.equal(torch.get_rng_state(), state)  # the next step draws what it would have
     assert not torch.equal(numbers(made, batch(case, 3), seed=14)["loss"], cached["loss"])
 
