@@ -81,8 +81,8 @@ from m2dr.training.words import ShortTexts, WordRows
 
 NO_LOG = QueryLog()
 TRIED = (0.0, 0.1, 0.2, 0.4, 1.2)  # weights of a log
-JUDGED = 500  # queries that a weight is chosen by, at most;
-FEWEST_JUDGED = 20  # with fewer it is not
+JUDGED = 500  # queries that the weight of a log is chosen by, at most
+FEWEST_JUDGED = 20  # with fewer it is not chosen
 
 
 def fit_encoded(
