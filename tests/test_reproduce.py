@@ -16,6 +16,7 @@ sys.path.insert(0, str(SCRIPTS))
 import errors  # noqa: E402  # scripts import their neighbours by bare name, as python runs them
 import rag  # noqa: E402  # the same
 import run  # noqa: E402  # the same
+import sentences  # noqa: E402  # the same
 import speed  # noqa: E402  # the same
 import tables  # noqa: E402  # the same
 import verdicts  # noqa: E402  # the same
@@ -245,6 +246,17 @@ def test_models_are_trained_and_measured_once(
     assert set(found["models"]) == {"2dmse", "separate-L2D128"}
     page = verdicts.page(tmp_path / "small")
     assert "| retrieval_separate | " in page
+
+
+def test_mipic_classifies_prefixes_as_they_are(
+    toy: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    task = str(toy / "classification" / "banking77")
+    asked = sentences.Asked(str(tiny_backbone), "classification", task, (1,), (8,))
+
+    grid, _ = sentences.measure(asked, Scale(True, toy, tmp_path, device="cpu"), tmp_path / "note")
+
+    assert "prefixes as they are, not of length one" in grid.notes
 
 
 def test_a_table_has_the_digits_of_the_paper_the_mean_over_seeds_and_the_mark_of_a_paired_test() -> (

@@ -101,7 +101,10 @@ def _kept(
 
 
 def _classes(asked: Asked, scale: Scale) -> tuple[Grid, str]:
-    """All texts of the training split at the scale of the paper; else a few of each class."""
+    """Classify prefixes as they are, as SentEval does, whose protocol MIPIC names.
+
+    One fit on all texts of the training split at the scale of the paper; else a few of each class.
+    """
     request = ClassificationRequest(
         (asked.task,),
         (asked.model,),
@@ -111,6 +114,7 @@ def _classes(asked: Asked, scale: Scale) -> tuple[Grid, str]:
         device=scale.device,
         protocol="mteb" if scale.small else "full",
         experiments=3,
+        raw=True,
     )
     grid = evaluate_classification(request).tasks[0][0]
     return grid, str(grid.queries)
