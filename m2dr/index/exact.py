@@ -100,7 +100,7 @@ class ExactIndex(Searchable):
         return ExactIndex(self.store, self.dim, self.device, self.store.matching(wanted))
 
     def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
-        """See Searchable; FAISS compares few queries with cached prefixes, and all without torch."""
+        """See Searchable; FAISS compares few queries with cached prefixes; any, without torch."""
         check_depth(k)
         scores, rows = self._search(_queries(queries, self.dim), min(k, self.documents))
         rows = rows if self._rows is None else self._rows[rows]
