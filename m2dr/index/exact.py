@@ -111,7 +111,7 @@ class ExactIndex(Searchable):
     def _search(self, queries: Float32, k: int) -> tuple[Scores, Rows]:
         """Return scores and rows, [Q, k], among those that are searched."""
         scan = partial(_scan, documents=self.documents, dims=(self.dim,), k=k, device=self.device)
-        if find_spec("torch") is None:
+        if not _has_torch():
             return self._without_torch(prefixes(queries, self.dim, self._similarity), k)
         if self._cached is None:
             widened = self.store.manifest.dtype == "int8" or self._rows is not None
@@ -540,6 +540,11 @@ def _full_precision() -> Iterator[None]:
     finally:
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision
+
+
+@cache
+def _has_torch() -> bool:
+    return find_spec("torch") is not None
 
 
 @cache

@@ -174,7 +174,7 @@ def test_an_index_ranks_as_the_scan_of_all_dims(
 ) -> None:
     monkeypatch.setattr(exact, "CACHED_BYTES", kept)
     if few is None:
-        monkeypatch.setattr(exact, "find_spec", lambda _: None)
+        monkeypatch.setattr(exact, "_has_torch", lambda: False)
         monkeypatch.setattr(ExactIndex, "_inverse", property(lambda _: pytest.fail("by torch")))
     else:
         monkeypatch.setattr(exact, "FEW_QUERIES", few)
