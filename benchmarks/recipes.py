@@ -379,7 +379,7 @@ def retrieval(arguments: argparse.Namespace) -> None:
 
 
 def budgets(arguments: argparse.Namespace) -> None:
-    """What each recipe gives at every cut after a training on ACL, itself and with a fit."""
+    """What each recipe gives at every cut after a training on ACL, itself and with fits."""
     out: Path = arguments.out / "budgets"
     out.mkdir(parents=True, exist_ok=True)
     corpus, held_out = acl(arguments.data, out)
@@ -390,42 +390,56 @@ def budgets(arguments: argparse.Namespace) -> None:
         "dtype": "bf16", "refit": False,
     }  # fmt: skip
 
-    def measured(folder: Path | str, card: ModelCard) -> Found:
+    def measured(folder: Path | str, card: ModelCard, tasks: Sequence[Task] = tasks) -> Found:
         return measure_retrieval(folder, tasks, replace(card, query_length=64, document_length=128))
 
+    fits: dict[str, list[tuple[str, Sequence[Task]]]] = {
+        " + fit": [(str(corpus), tasks)],
+        " + index": [(documents_of(task, out), [task]) for task in tasks],
+    }
+
     def fitted(name: str, seed: int, model: str, trained: ModelCard | None) -> None:
-        """Fit a model on the training's texts, and measure it."""
-        encoder, tokenizer = checkpoint.load(model, device="auto")
-        begun = time.monotonic()
-        record = fit_texts_now(
-            encoder, tokenizer, fit_texts(str(corpus), MOST, seed), seed, "learned"
-        )
-        seconds = time.monotonic() - begun
-        card = replace(
-            trained or encoder.card, cuts=fitted_cuts(encoder.card), documents="last", fit=record
-        )
-        folder = out / "model"
-        shutil.rmtree(folder, ignore_errors=True)
-        checkpoint.save(encoder, tokenizer, card, folder)
-        found = measured(folder, read_card(str(folder)))
-        write(
-            result_file(out, name, seed),
-            {"settings": {"name": name, "seed": seed, "fit_seconds": seconds}, **found},
-        )
+        """Fit a model on the training's texts, then on what is searched, and measure it each time.
+
+        An index fits exits on its own documents; a model without an index has those of its fit.
+        """
+        for kind, parts in fits.items():
+            if (path := result_file(out, name + kind, seed)).exists():
+                continue
+            found: Found = {}
+            seconds = 0.0
+            for texts, searched in parts:
+                encoder, tokenizer = checkpoint.load(model, device="auto")
+                begun, chosen = time.monotonic(), fit_texts(texts, MOST, seed)
+                record = fit_texts_now(encoder, tokenizer, chosen, seed, "learned")
+                seconds += time.monotonic() - begun
+                card = trained or encoder.card
+                cuts = fitted_cuts(encoder.card)
+                card = replace(card, cuts=cuts, documents="last", fit=record)
+                folder = path.with_suffix(".fit")
+                shutil.rmtree(folder, ignore_errors=True)
+                checkpoint.save(encoder, tokenizer, card, folder)
+                of_part = measured(folder, read_card(str(folder)), searched)
+                for part, cells in of_part.items():
+                    for cut, by_task in cells.items():
+                        found.setdefault(part, {}).setdefault(cut, {}).update(by_task)
+                shutil.rmtree(folder)
+            settings = {"name": name + kind, "seed": seed, "fit_seconds": seconds}
+            write(path, {"settings": settings, **found})
 
     untrained = wanted("untrained", arguments)
     if untrained and not result_file(out, "untrained", 0).exists():
         start = {"settings": {"name": "untrained", "seed": 0}}
         write(result_file(out, "untrained", 0), start | measured("minilm", read_card("minilm")))
     for seed in range(13, 13 + arguments.seeds):
-        if untrained and not result_file(out, "untrained + fit", seed).exists():
-            fitted("untrained + fit", seed, "minilm", None)
+        if untrained:
+            fitted("untrained", seed, "minilm", None)
         for name, changes in BUDGETS.items():
             if not wanted(name, arguments):
                 continue
 
             def both(folder: Path, card: ModelCard, name: str = name, seed: int = seed) -> Found:
-                fitted(f"{name} + fit", seed, str(folder), card)
+                fitted(name, seed, str(folder), card)
                 return measured(folder, card)
 
             run_one(out, name, seed, common | {"variant": name} | changes, both)

@@ -166,6 +166,7 @@ def cuts_table(results: Results, cuts: Sequence[str]) -> list[str]:
 
 
 BUDGETS = ("L1D128", "L2D32", "L2D128", "L4D128", "L6D32", "L6D128", WHOLE)
+KINDS = {" + index": "Exits of an index", " + fit": "Exits of a fit", "": "As it was trained"}
 CUTS = {"alignment": ("L6D128", WHOLE), "mipic": ("L6D16", "L6D64", WHOLE, "L3D384")}
 CLAIMS = {
     "retrieval": (
@@ -197,6 +198,51 @@ CLAIMS = {
         ("growing checkpoints beat full", "mipic", "mipic, full checkpoints", "L6D16", 1),
     ),
 }  # fmt: skip
+
+
+def budgets_tables(folder: Path, tasks: tuple[str, ...]) -> list[list[str]]:
+    """Each collection by where its exits come from, and beside plain."""
+    parts = []
+    for kind, title in KINDS.items():
+        for task in tasks:
+            results = read(folder, task)
+            cells = {name: results.cells[name + kind] for name in named(results, kind)}
+            parts += [[f"## {title}: {task}"], cuts_table(Results(cells, tasks), BUDGETS)]
+    for task in tasks:
+        parts += [[f"## Against plain, each with an index of its own: {task}"]]
+        parts += [pairs_table(folder, task, " + index", "plain")]
+    return parts
+
+
+def named(results: Results, kind: str) -> list[str]:
+    """Recipes that were measured with exits of a kind."""
+    names = [name.removesuffix(kind) for name in results.cells if name.endswith(kind)]
+    return sorted(name for name in names if " + " not in name)
+
+
+def pairs_table(folder: Path, task: str, kind: str, base: str) -> list[str]:
+    """Points above a recipe ± half of the 95 % interval over queries, in the mean of seeds."""
+    asked: dict[str, dict[str, dict[int, dict[str, float]]]] = {}
+    for path in sorted(folder.glob(f"*{kind.replace(' ', '_')}-*.json")):
+        table = json.loads(path.read_text(encoding="utf-8"))
+        name = table["settings"]["name"].removesuffix(kind)
+        for cut in BUDGETS:
+            seeds = asked.setdefault(name, {}).setdefault(cut, {})
+            seeds[table["settings"]["seed"]] = table["queries"][cut][task]
+    lines = [f"| recipe | {' | '.join(BUDGETS)} |", "|---" * (len(BUDGETS) + 1) + "|"]
+    for name in sorted({*asked} - {base}):
+        cells = []
+        for cut in BUDGETS:
+            ours, theirs = asked[name][cut], asked[base][cut]
+            found = [
+                100 * fmean(ours[seed][query] - theirs[seed][query] for seed in ours)
+                for query in next(iter(ours.values()))
+            ]
+            half = 1.96 * stdev(found) / len(found) ** 0.5
+            told_ = f"{fmean(found):+.1f} ± {half:.1f}"
+            cells.append(f"**{told_}**" if abs(fmean(found)) > half else told_)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
 
 
 def claims(results: Results, which: str) -> list[str]:
@@ -265,10 +311,7 @@ def main() -> None:
     wanted: Sequence[str] = ()
     label = "Spearman × 100" if which in ("sentences", "mipic") else "nDCG@10 × 100"
     if which == "budgets":
-        parts = [
-            [f"## {task}", "", *cuts_table(read(arguments.folder, task), BUDGETS)]
-            for task in results.tasks
-        ]
+        parts = budgets_tables(arguments.folder, results.tasks)
         parts.append(claims(results, "retrieval"))
     elif which in CUTS:
         parts = [cuts_table(results, CUTS[which])]

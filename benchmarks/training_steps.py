@@ -4,12 +4,14 @@
     python benchmarks/training_steps.py steps > benchmarks/training_steps_HOST.md
     python benchmarks/training_steps.py objective > benchmarks/training_objective_HOST.md
     python benchmarks/training_steps.py cache > benchmarks/training_cache_HOST.md
+    python benchmarks/training_steps.py same --corpus PAIRS --dtype bf16
 
 `loss` runs each case in a process of its own, so that its peak memory is its own. `steps` runs one
 step of every candidate in turn, round after round, and compares within a round: what else the
 machine does then hits all of them. `objective` times what differs between them, the loss and its
 gradient on given vectors, which a busy machine blurs less. `cache` trains on a large batch in a
-process that may not have more than 4 GiB. Needs the extras quickstart and compare.
+process that may not have more than 4 GiB. `same` takes the losses that are the peer's step for
+step, in turn, and their peak memory, each in a process of its own. Needs the extras quickstart and compare.
 """
 
 import argparse
@@ -167,11 +169,14 @@ STEPS = {
     "ese": {"variant": "ese"},
     "mipic": {"variant": "mipic"},
     "2dmse-v1": {"variant": "2dmse-v1"},
+    "2dmse-st": {"variant": "2dmse-st"},
 }
 PLAIN_PEER = "sentence-transformers, plain"
 LAYERS_PEER = "sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)"
+MRL_PEER = "sentence-transformers, MatryoshkaLoss"
 BOTH_PEER = "sentence-transformers, Matryoshka2dLoss"
 EVERY_PEER = "sentence-transformers, Matryoshka2dLoss of all layers"
+SAME = {"plain": PLAIN_PEER, "mrl": MRL_PEER, "2dmse-st": BOTH_PEER}  # step for step
 
 
 def tokens_of(setup: Setup, chosen: Sequence[Any]) -> int:
@@ -212,6 +217,7 @@ def peer_steps(setting: Setting) -> dict[str, Callable[[], Step]]:
     from sentence_transformers.sentence_transformer.losses import (
         AdaptiveLayerLoss,
         Matryoshka2dLoss,
+        MatryoshkaLoss,
         MultipleNegativesRankingLoss,
     )
 
@@ -252,6 +258,9 @@ def peer_steps(setting: Setting) -> dict[str, Callable[[], Step]]:
 
     return {
         PLAIN_PEER: lambda: made(lambda _, loss: loss),
+        MRL_PEER: lambda: made(
+            lambda model, loss: MatryoshkaLoss(model, loss, matryoshka_dims=dims)
+        ),
         BOTH_PEER: lambda: made(
             lambda model, loss: Matryoshka2dLoss(model, loss, matryoshka_dims=dims)
         ),
@@ -290,6 +299,37 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
     print(f"\n{table_head('peer', 'against', 'times slower')}")
     for peer, own in pairs:
         print(table_row(peer, own, _ratio(found[peer], found[own])))
+
+
+def candidate(name: str, setting: Setting) -> Step:
+    """A recipe's step, or a peer's."""
+    return m2dr_step(STEPS[name], setting) if name in STEPS else peer_steps(setting)[name]()
+
+
+def same_table(rounds: int, setting: Setting) -> None:
+    """Seconds of the peer over m2dr's in each round, and the peaks of processes of their own."""
+    words = ["--corpus", setting.corpus, "--batch", str(setting.batch)]
+    words += ["--dtype", "bf16"] if setting.bf16 else []
+    print(
+        f"{machine()}{', autocast to bf16' if setting.bf16 else ''}. MiniLM, {setting.batch} pairs"
+    )
+    print(
+        f"of up to {setting.lengths[0]} tokens; median of {rounds} rounds, ratios within a round.\n"
+    )
+    head = ("recipe", "peer", "seconds", "its seconds", "times slower", "MiB", "its MiB")
+    print(table_head(*head))
+    for ours, theirs in SAME.items():
+        found = in_turn({n: candidate(n, setting) for n in (ours, theirs)}, rounds, warm_up=2)
+        peaks = [_peak([*words, "--way", name]) for name in (ours, theirs)]
+        cells = [f"{median(found[name]):.3f}" for name in (ours, theirs)]
+        slower = _ratio(found[theirs], found[ours])
+        print(table_row(ours, theirs, *cells, slower, *(f"{peak:,.0f}" for peak in peaks)))
+
+
+def _peak(words: Sequence[str]) -> float:
+    command = [sys.executable, __file__, "peak", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # ourselves
+    return float(done.stdout.splitlines()[-1])
 
 
 def objective_table(rounds: int, batch: int) -> None:
@@ -367,15 +407,26 @@ def curve(batch: int, steps: int, held: int, limit: int) -> None:
 def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["loss", "steps", "objective", "cache", "one", "curve"])
-    parser.add_argument("--way", choices=list(WAYS), default="ours")
+    modes = ["loss", "steps", "objective", "cache", "same", "one", "curve", "peak"]
+    parser.add_argument("what", choices=modes)
+    parser.add_argument("--way", default="ours")
+    parser.add_argument("--corpus", default=CORPUS)
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--held", type=int, default=0)
     parser.add_argument("--limit", type=int, default=0)
     a = parser.parse_args()
-    if a.what == "one":
+    setting = Setting(a.batch or 32, (64, 64), corpus=a.corpus, bf16=a.dtype == "bf16")
+    if a.what == "same":
+        same_table(a.rounds, setting)
+    elif a.what == "peak":
+        step = candidate(a.way, setting)
+        for _ in range(4):
+            step()
+        print(peak_memory() / (1 << 20))
+    elif a.what == "one":
         print(json.dumps(run_loss(a.way, a.batch, times=3 if a.batch < 100 else 1)))
     elif a.what == "curve":
         curve(a.batch, a.steps, a.held, a.limit)

@@ -50,12 +50,14 @@ class Reply:
 class Server:
     """A running server. Its log is a file."""
 
-    def __init__(self, *words: str | Path, cwd: Path, **variables: str) -> None:
+    def __init__(
+        self, *words: str | Path, cwd: Path, command: Sequence[object] = COMMAND, **variables: str
+    ) -> None:
         """Start it on a free port, and wait until it answers."""
         self.log = cwd / f"serve-{time.monotonic_ns()}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, "serve", "--port", "0", *map(str, words)], cwd=cwd,
+                [*map(str, command), "serve", "--port", "0", *map(str, words)], cwd=cwd,
                 env={**ENVIRONMENT, **variables}, stdout=log, stderr=log,
             )  # fmt: skip
         end = time.monotonic() + STARTS

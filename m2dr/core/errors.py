@@ -105,7 +105,7 @@ def sentence_of(error: BaseException) -> str:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}."
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"This needs {error.name.partition('.')[0]}, and no such package is installed."
+        return str(missing(error.name.partition(".")[0]))
     library = type(error).__module__.partition(".")[0]
     if isinstance(error, ValueError | OSError) or library in _LIBRARIES:
         return " ".join(str(error).split())

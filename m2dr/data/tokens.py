@@ -106,8 +106,8 @@ def buckets(lengths: ArrayLike, tokens_per_batch: int, longest_first: bool = Fal
     return batches
 
 
-def split_by_length(lengths: ArrayLike, parts: int) -> list[Int64]:
-    """Return row numbers in at most `parts` groups with the least padding.
+def split_by_length(lengths: ArrayLike, parts: int, group_tokens: int = 0) -> list[Int64]:
+    """Return row numbers in at most `parts` groups with the fewest tokens, padding among them.
 
     Exact, by dynamic programming over the distinct lengths: rows of one length are never
     separated. Above 256 distinct lengths they are first rounded up to a common step, which costs
@@ -116,6 +116,7 @@ def split_by_length(lengths: ArrayLike, parts: int) -> list[Int64]:
     Args:
         lengths: [rows] tokens of each text.
         parts: groups allowed; fewer are returned where there are fewer distinct lengths.
+        group_tokens: what one more group costs, in tokens.
 
     Returns:
         Row numbers by length, equal ones by row number; the groups from short to long.
@@ -131,7 +132,8 @@ def split_by_length(lengths: ArrayLike, parts: int) -> list[Int64]:
     if len(values) > _MOST_LENGTHS:  # rounded up to the finest step with few enough
         step = -(-int(tokens.max()) // _MOST_LENGTHS)
         values, counts = np.unique(-(-tokens // step) * step, return_counts=True)
-    ends = _best_ends(values, np.concatenate([[0], np.cumsum(counts)]), min(parts, len(values)))
+    upto = np.concatenate([[0], np.cumsum(counts)])
+    ends = _best_ends(values, upto, min(parts, len(values)), group_tokens)
     return np.split(order, ends[:-1])
 
 
@@ -197,25 +199,27 @@ def _padding(lengths: Int64, pad_id: int) -> tuple[Int64, Bools]:
     return np.full(real.shape, pad_id, np.int64), real
 
 
-def _best_ends(values: Int64, upto: Int64, parts: int) -> list[int]:
-    """Return where each group ends among the sorted rows, for the fewest padded tokens.
+def _best_ends(values: Int64, upto: Int64, parts: int, group_tokens: int) -> list[int]:
+    """Return where each group ends among the sorted rows, for the fewest tokens.
 
     Args:
         values: [u] distinct lengths, increasing.
         upto: [u + 1] number of rows whose length is among the first 0, 1, … u values.
-        parts: groups, from 1 to u.
+        parts: groups at most, from 1 to u.
+        group_tokens: that a group costs beside those in it.
     """
     # cost[i, j]: tokens of one group that holds values i..j, padded to the longest, value j. Below
     # the diagonal it is negative by less than values j+1..i-1 cost, so it is never chosen.
     cost = (upto[1:] - upto[:-1, None]) * values  # [u, u]
-    best, choices = cost[0], []
-    for _ in range(parts - 1):
+    best, choices, costs = cost[0], [], [int(cost[0, -1])]
+    for number in range(1, parts):
         # The last group holds values i..j, and the groups before it all values below i.
         total = np.concatenate([[0], best[:-1]])[:, None] + cost
         choices.append(total.argmin(axis=0))
         best = total.min(axis=0)
+        costs.append(int(best[-1]) + number * group_tokens)
     ends, last = [len(values)], len(values) - 1
-    for choice in reversed(choices):
+    for choice in reversed(choices[: int(np.argmin(costs))]):
         ends.append(int(choice[last]))
         last = ends[-1] - 1
     return [int(upto[end]) for end in reversed(ends)]

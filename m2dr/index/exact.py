@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
+from importlib.util import find_spec
 from itertools import pairwise
 from queue import SimpleQueue
 from threading import Barrier, Lock
@@ -99,7 +100,7 @@ class ExactIndex(Searchable):
         return ExactIndex(self.store, self.dim, self.device, self.store.matching(wanted))
 
     def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
-        """See Searchable; FAISS compares a few queries with cached prefixes."""
+        """See Searchable; FAISS compares few queries with cached prefixes; any, without torch."""
         check_depth(k)
         scores, rows = self._search(_queries(queries, self.dim), min(k, self.documents))
         rows = rows if self._rows is None else self._rows[rows]
@@ -110,6 +111,8 @@ class ExactIndex(Searchable):
     def _search(self, queries: Float32, k: int) -> tuple[Scores, Rows]:
         """Return scores and rows, [Q, k], among those that are searched."""
         scan = partial(_scan, documents=self.documents, dims=(self.dim,), k=k, device=self.device)
+        if not _has_torch():
+            return self._without_torch(prefixes(queries, self.dim, self._similarity), k)
         if self._cached is None:
             widened = self.store.manifest.dtype == "int8" or self._rows is not None
             blocks = self._blocks if widened else lambda: self._views
@@ -121,6 +124,19 @@ class ExactIndex(Searchable):
         faiss = load_faiss()
         scores, rows = faiss.knn(prepared, cached, k, faiss.METRIC_INNER_PRODUCT)
         return scores, rows
+
+    def _without_torch(self, queries: Float32, k: int) -> tuple[Scores, Rows]:
+        """Return scores and rows, [Q, k], of prepared queries, by FAISS a block at a time."""
+        faiss = load_faiss()
+        best = faiss.ResultHeap(len(queries), k, keep_max=True)
+        whole = self._cached
+        for start, block in self._blocks() if whole is None else [(0, whole)]:
+            prepared = prefixes(block, self.dim, self._similarity) if whole is None else whole
+            most = min(k, len(prepared))
+            scores, rows = faiss.knn(queries, prepared, most, faiss.METRIC_INNER_PRODUCT)
+            best.add_result(scores, rows + start)
+        best.finalize()
+        return best.D, best.I
 
     @cached_property
     def _cached(self) -> Any:
@@ -524,6 +540,11 @@ def _full_precision() -> Iterator[None]:
     finally:
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision
+
+
+@cache
+def _has_torch() -> bool:
+    return find_spec("torch") is not None
 
 
 @cache

@@ -27,7 +27,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from m2dr import __version__
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, sentence_of
 from m2dr.core.option import Option, option_of
 from m2dr.core.progress import say
 from m2dr.core.report import Report
@@ -306,6 +306,7 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         HTTPException,
         UserError,
         OSError,
+        ModuleNotFoundError,
         Exception,
     ):
         app.add_exception_handler(kind, _refused)
@@ -335,6 +336,8 @@ async def _refused(_: Request, error: Exception) -> Response:
         message = _sentence(first["type"], param or "", first["msg"])
     elif isinstance(error, HTTPException):
         status, message, headers = error.status_code, str(error.detail), error.headers
+    elif isinstance(error, ModuleNotFoundError):
+        status, message = 422, sentence_of(error)
     elif isinstance(error, UserError | OSError):
         status, message = 503, str(error)
     return _error(status, message, param, headers)

@@ -7,6 +7,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client import generate_latest as as_prometheus
 
-from m2dr.core.errors import UserError, nearest
+from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
@@ -99,8 +101,13 @@ class ServedIndex:
     def __init__(
         self, request: SearchRequest, encoders: QueryEncoders, grid: Path | None = None
     ) -> None:
-        """Open the full model of an index; raises UserError as `Index` and `find_grid` do."""
+        """Open the full model of an index; raises UserError as `Index` and `find_grid` do.
+
+        Without torch it is layer 0, by the exits of the index, unless another model is asked for.
+        """
         self._request = request
+        if not (find_spec("torch") or request.query_model):
+            request = replace(request, query_layer=0)
         self.index = Index(request, encoders)
         resolved = self.index.resolved
         self.card, self.corpus, self.dataset = resolved.card, resolved.corpus, resolved.dataset
@@ -162,6 +169,8 @@ class ServedIndex:
         layer = self.full.layer if layer is None else layer
         dims = self.dims.get(layer)
         if dims is None:
+            if layer in self._plans and self._plans[layer].lacks:
+                raise Refused(422, self._plans[layer].lacks, "layer")
             known = ", ".join(map(str, self.dims))
             raise Refused(422, f"Layer {layer} was asked for; {self.corpus} has {known}.", "layer")
         dim = dims[-1] if dim is None else dim
@@ -198,7 +207,7 @@ class ServedIndex:
         """Return the encoder of a layer, loading it if needed.
 
         Raises:
-            Refused: somebody else made the vectors, and no model encodes documents.
+            Refused: somebody else made the vectors, no model encodes documents, or torch lacks.
         """
         request, card = self.index.resolved.request, self.card
         plan = self._plans.get(layer)
@@ -207,6 +216,8 @@ class ServedIndex:
             plan = plan_of_model(own, layer) if layer <= card.query_layer else None
         if plan is None:
             raise Refused(422, f"No model embeds documents of {self.corpus}.", "side")
+        if plan.lacks:
+            raise Refused(422, plan.lacks, "side")
         return self.index.encoders.of(plan, request.runtime, request.device, request.dtype)
 
     def document_layer(self, layer: int) -> int:
@@ -288,6 +299,8 @@ class ServedIndex:
         cuts: dict[int, tuple[int, ...]] = {}
         folder = self.index.resolved.folder
         for layer, plan in self._plans.items():
+            if plan.lacks:
+                continue
             if folder is not None:
                 if plan.is_as_trained:
                     cuts[layer] = (IndexManifest.read(folder).dim,)
@@ -307,6 +320,8 @@ class Service:
             UserError: there is no such index, or its model or its texts are not at hand.
         """
         encoders, self.meters = QueryEncoders(), Meters()
+        if find_spec("torch") is None:
+            say(f"Warning: {missing('torch')}; until then layer 0 alone is served.")
         self._weights = request.weights
         self.indexes: dict[str, ServedIndex] = {}
         for folder in dict.fromkeys(request.indexes or ("",)):

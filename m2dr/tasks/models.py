@@ -1,13 +1,15 @@
 """Models by name, and the cuts, layers and labels of a model card."""
 
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 
 from m2dr.core.errors import UserError
 from m2dr.core.progress import say
-from m2dr.core.records import CARD_FILE, Cut, ModelCard
+from m2dr.core.records import CARD_FILE, EXITS_FILE, GIVEN, Cut, ModelCard
 from m2dr.core.requests import MODELS
-from m2dr.index.manifest import Label
+from m2dr.index.exit_files import EXITS_FOLDER, fitting_exits, read_exits_record
+from m2dr.index.manifest import Label, StoreManifest, layer_folder
 from m2dr.model.checkpoint import Model, read_card, read_card_file
 from m2dr.model.hub import BUILT_IN, CARD, find_folder
 
@@ -67,6 +69,32 @@ def label_of(model: Model, source: str = "") -> Label:
         model=model.name,
         source=source,
     )
+
+
+def words_of_index(home: Path) -> Model | None:
+    """Return what stands for the model of an index that nobody has: of its queries, layer 0.
+
+    All that layer 0 needs lies in the index; None where it has no exits, or no store of the layer
+    that these were fitted to.
+    """
+    record = home / EXITS_FOLDER / EXITS_FILE
+    if not record.exists():
+        return None
+    layers = len(read_exits_record(record.parent).fit.ridges) + 1
+    store = layer_folder(home, layers)
+    if fitting_exits(store) is None:
+        return None
+    manifest = StoreManifest.read(store)
+    label = manifest.label
+    card = ModelCard(
+        backbone=label.model, variant=GIVEN, layers=layers, width=manifest.width,
+        cuts=tuple(starmap(Cut, label.cuts)), documents=label.document_layer,
+        pooling=label.pooling, similarity=label.similarity, temperature=1.0,
+        query_prefix=label.query_prefix, document_prefix=label.document_prefix,
+        query_length=label.query_length, document_length=label.document_length,
+        fingerprint=label.fingerprint,
+    )  # fmt: skip
+    return Model(label.model, home, card)
 
 
 def default_dims(width: int) -> tuple[int, ...]:

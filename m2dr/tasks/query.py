@@ -13,13 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from m2dr.core.arrays import Float32
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, missing
 from m2dr.core.files import cache_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard, Side
@@ -81,6 +82,20 @@ class QueryPlan:
     def card(self) -> ModelCard:
         """The card of the model of the documents."""
         return self.model.card
+
+    @property
+    def lacks(self) -> str:
+        """Why queries cannot be encoded here: layers run, and torch is not installed; or empty."""
+        if self.source in ("words", "given") or find_spec("torch"):
+            return ""
+        other = self.source == "bridge"
+        what = self.options.query_model if other else f"Layer {self.layer} of {self.model}"
+        return f"{what} needs torch, and layer 0 does not: {missing('torch')}"
+
+    def check_packages(self) -> None:
+        """Raise a UserError with what `lacks` tells, if anything."""
+        if self.lacks:
+            raise UserError(self.lacks)
 
     @property
     def is_as_trained(self) -> bool:
@@ -656,8 +671,9 @@ def open_queries(
 
     Raises:
         UserError: a file of the model or of its exits is missing or damaged, a runtime was named at
-            layer 0, or the index has no bridge from the model of the queries.
+            layer 0, the index has no bridge from the model of the queries, or torch is missing.
     """
+    plan.check_packages()
     encoder_of: Callable[..., QueryEncoder] = SOURCES[plan.source]
     return encoder_of(plan, runtime, device, dtype)
 

@@ -1,6 +1,7 @@
 """A query at layer 0 is answered from a cold start, without torch and transformers."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import done
+from http_serving import Server
 from shell import COMMAND, ENVIRONMENT, python
 from world import make_fitted, make_model
 
@@ -74,22 +76,44 @@ def test_a_query_at_layer_0_is_answered_without_torch(exits: str, place: Path) -
     assert docids == best(place, 8, 3, exits)
 
 
-# No package can be imported but those of a file of requirements.
+# No package is found but those of a file of requirements, and those that these need.
 ONLY = r"""
 import sys
-from importlib.metadata import packages_distributions
-names = {line.split(">")[0].strip().lower() for line in open(sys.argv[1]) if line[0] != "#"}
+from importlib.machinery import PathFinder
+from importlib.metadata import packages_distributions, requires
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+words = [line.strip() for line in open(sys.argv[1]) if line[0] != "#"]
+names = set()
+while words:
+    wanted = Requirement(words.pop())
+    name = canonicalize_name(wanted.name)
+    if name not in names and (not wanted.marker or wanted.marker.evaluate({"extra": ""})):
+        names.add(name)
+        words += requires(name) or []
 here = packages_distributions()
-gone = {top for top, of in here.items() if not names & {name.lower() for name in of}} - {"m2dr"}
-class Nowhere:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in gone:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Nowhere())
-from m2dr.cli import main
-main(sys.argv[2:])
+gone = {top for top, of in here.items() if not names & set(map(canonicalize_name, of))} - {"m2dr"}
+class Some:
+    find_spec = lambda name, *place: None if name in gone else PathFinder.find_spec(name, *place)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Some
+for name in [name for name in sys.modules if name.partition(".")[0] in gone]:
+    del sys.modules[name]
+if len(sys.argv) == 2:
+    exec(sys.stdin.read())
+else:
+    from m2dr.cli import main
+    main(sys.argv[2:])
 """
 REQUIREMENTS = Path(__file__).parents[2] / "requirements-search.txt"
+LITE = (sys.executable, "-c", ONLY, REQUIREMENTS)
+NEEDS = "needs torch, and layer 0 does not: torch is not installed; install it with: pip install"
+
+
+def lite(*words: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, LITE), *map(str, words)], cwd=cwd, env=ENVIRONMENT, input=stdin,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 def test_a_search_at_layer_0_needs_what_its_requirements_name(
@@ -97,19 +121,95 @@ def test_a_search_at_layer_0_needs_what_its_requirements_name(
 ) -> None:
     asked = ("search", QUERY, "--corpus", "corpus", "--dim", "8", "-k", "3", "--device", "cpu")
 
-    told = python("-c", ONLY, REQUIREMENTS, *asked, "--query-layer", 0, cwd=place)
+    told = lite(*asked, "--query-layer", 0, cwd=place)
     monkeypatch.chdir(place)
-    hybrid = python("-c", ONLY, REQUIREMENTS, *asked, "--query-layer", 0, "--hybrid", cwd=place)
-    deeper = subprocess.run(
-        [sys.executable, "-c", ONLY, REQUIREMENTS, *asked, "--query-layer", "2"],
-        cwd=place, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
+    rest = ("--query-layer", 0, "--hybrid", "--explain")
+    hybrid = lite(*asked, *rest, cwd=place)
+    deeper = lite(*asked, "--query-layer", 2, cwd=place)
+    encoding = lite("index", "corpus", "--corpus", "corpus", "--overwrite", cwd=place)
+
+    assert re.findall(r"  (d\d+)$", told.stdout, flags=re.MULTILINE) == best(place, 8, 3)
+    assert hybrid.stdout == done("search", *asked[1:], *rest)
+    assert (deeper.returncode, deeper.stderr.count("\n")) == (2, 1)
+    assert deeper.stderr.startswith("Error: Layer 2 of ")
+    assert NEEDS in deeper.stderr
+    assert (encoding.returncode, encoding.stderr.splitlines()[-1]) == (
+        2, "Error: torch is not installed; install it with: pip install 'm2dr'"
     )  # fmt: skip
 
-    assert re.findall(r"  (d\d+)$", told, flags=re.MULTILINE) == best(place, 8, 3)
-    assert hybrid == done("search", *asked[1:], "--query-layer", 0, "--hybrid")
-    assert (deeper.returncode, deeper.stderr) == (
-        2, "Error: This needs torch, and no such package is installed.\n"
-    )  # fmt: skip
+
+def test_python_explains_hits_of_layer_0_without_torch(place: Path) -> None:
+    code = f"""
+import m2dr
+index = m2dr.Index.open("corpus", layer=0, dim=8)
+hits = index.search({QUERY!r}, k=3).hits
+print(*(hit.docid for hit in hits))
+print(*(abs(sum(hit.explain().values()) - hit.score) < 1e-5 for hit in hits))
+try:
+    index.search("read", layer=2)
+except m2dr.UserError as error:
+    print(error)
+"""
+    ended = lite(cwd=place, stdin=code)
+
+    docids, adds_up, refused = ended.stdout.splitlines()
+    assert docids.split() == best(place, 8, 3)
+    assert adds_up.split() == ["True"] * 3
+    assert NEEDS in refused
+
+
+def test_a_server_of_layer_0_needs_what_its_requirements_name(place: Path) -> None:
+    home = folder_of(place).parents[1]
+    with Server("--index", home, cwd=place, command=LITE) as server:
+        assert "torch is not installed" in server.log.read_text()
+        (model,) = server.get("/models").json["indexes"]
+        assert (model["layers"], model["full"]) == ([0], "L0D32")
+        assert server.hits(query=QUERY, k=3, dim=8) == best(place, 8, 3)
+        assert server.hits(query=QUERY, k=3, dim=16) == best(place, 16, 3)  # of no index
+        (found,) = server.search(query=QUERY, hybrid=True, explain=True, compare=True)["results"]
+        for hit in found["hits"]:
+            assert sum(hit["explain"].values()) == pytest.approx(hit["score"], abs=1e-5)
+        asked = {"input": QUERY, "model": "corpus"}
+        vectors = server.post("/v1/embeddings", asked | {"side": "query"})
+        assert vectors.json["data"][0]["embedding"] == pytest.approx(vector_of(place, 32).tolist())
+        for path, body in (
+            ("/search", {"query": QUERY, "layer": 2}),
+            ("/v1/embeddings", asked),
+            ("/v1/embeddings", asked | {"side": "query", "layer": 4}),
+        ):
+            reply = server.post(path, body)
+            assert (reply.status, NEEDS in reply.message) == (422, True), reply.data
+        store = place / home / "layer-04" / "store.json"
+        shutil.copy2(store, place / "again")
+        (place / "again").replace(store)  # another file: the index has changed
+        while "has changed" not in server.log.read_text():
+            assert server.hits(query=QUERY, k=3, dim=8) == best(place, 8, 3)
+        assert "Traceback" not in server.log.read_text()
+        assert server.stop() == 0
+
+
+def test_layer_0_needs_no_folder_of_the_model(place: Path) -> None:
+    home, model = folder_of(place).parents[1], place / "models" / "tiny"
+    model.rename(place / "elsewhere")
+    try:
+        asked = ("search", "--dim", 8, "-k", 3, "--index", home, QUERY)
+        by_folder = lite(*asked, "--query-layer", 0, cwd=place)
+        by_corpus = lite(
+            "search", "--dim", 8, "-k", 3, "--corpus", "corpus", "--query-layer", 0, QUERY,
+            cwd=place,
+        )  # fmt: skip
+        deeper = lite(*asked, cwd=place)
+        (place / home / "exits").rename(place / "exits")
+        without = lite(*asked, "--query-layer", 0, cwd=place)
+        (place / "exits").rename(place / home / "exits")
+    finally:
+        (place / "elsewhere").rename(model)
+
+    for told in (by_folder, by_corpus):
+        assert re.findall(r"  (d\d+)$", told.stdout, flags=re.MULTILINE) == best(place, 8, 3)
+    missing = f"There is no model folder {model}"
+    assert deeper.stderr == f"Error: {missing}; {home} answers at layer 0 without it.\n"
+    assert without.stderr == f"Error: {missing}.\n"
 
 
 def best(place: Path, dim: int, k: int, exits: str = "index") -> list[str]:
@@ -120,6 +220,12 @@ def best(place: Path, dim: int, k: int, exits: str = "index") -> list[str]:
     fitted = exits_folder(store.folder) if exits == "index" else None
     query = WordTable.open(fitted or place / "models" / "tiny").embed([QUERY], dim)[0]
     return store.docids.take(np.argsort(-(documents @ query))[:k])
+
+
+def vector_of(place: Path, dim: int) -> np.ndarray:
+    """The vector of the query by the words of the index, of length one."""
+    vector = WordTable.open(place / folder_of(place).parents[1] / "exits").embed([QUERY], dim)[0]
+    return vector / np.linalg.norm(vector)
 
 
 def seconds_of(*words: str, cwd: Path | None = None) -> float:

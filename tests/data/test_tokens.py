@@ -44,7 +44,7 @@ def padded(lengths: list[int], groups: list[np.ndarray]) -> int:
     return sum(len(group) * max(lengths[row] for row in group) for group in groups)
 
 
-def cheapest(lengths: list[int], parts: int) -> int:
+def cheapest(lengths: list[int], parts: int, group_tokens: int) -> int:
     """By trying every way to cut the sorted lengths."""
     ordered = sorted(lengths)
     costs = []
@@ -52,16 +52,23 @@ def cheapest(lengths: list[int], parts: int) -> int:
         for cuts in combinations(range(1, len(ordered)), count):
             bounds = [0, *cuts, len(ordered)]
             pieces = [ordered[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
-            costs.append(sum(len(piece) * piece[-1] for piece in pieces))
+            costs.append(sum(group_tokens + len(piece) * piece[-1] for piece in pieces))
     return min(costs)
 
 
-@given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=9), parts=st.integers(1, 4))
-def test_no_other_way_to_cut_by_length_pads_less(lengths: list[int], parts: int) -> None:
-    groups = split_by_length(lengths, parts)
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=9),
+    parts=st.integers(1, 4),
+    group_tokens=st.sampled_from([0, 1, 5, 20]),
+)
+def test_no_other_way_to_cut_by_length_costs_less(
+    lengths: list[int], parts: int, group_tokens: int
+) -> None:
+    groups = split_by_length(lengths, parts, group_tokens)
 
     assert 1 <= len(groups) <= parts
-    assert padded(lengths, groups) == cheapest(lengths, parts)
+    cost = padded(lengths, groups) + group_tokens * len(groups)
+    assert cost == cheapest(lengths, parts, group_tokens)
 
 
 @given(lengths=st.lists(st.integers(0, 2000), max_size=800), parts=st.integers(1, 6))

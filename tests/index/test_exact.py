@@ -168,12 +168,16 @@ def test_reduced_precision_elsewhere_does_not_reach_scores() -> None:
 @pytest.mark.parametrize("kept", [0, 2**20])
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 @pytest.mark.parametrize("dtype", ["f16", "int8"])
-@pytest.mark.parametrize("few", [0, 64])
+@pytest.mark.parametrize("few", [0, 64, None])  # None: torch is not installed
 def test_an_index_ranks_as_the_scan_of_all_dims(
-    tmp_path, build, monkeypatch, kept: int, similarity: str, dtype: str, few: int
+    tmp_path, build, monkeypatch, kept: int, similarity: str, dtype: str, few: int | None
 ) -> None:
     monkeypatch.setattr(exact, "CACHED_BYTES", kept)
-    monkeypatch.setattr(exact, "FEW_QUERIES", few)
+    if few is None:
+        monkeypatch.setattr(exact, "_has_torch", lambda: False)
+        monkeypatch.setattr(ExactIndex, "_inverse", property(lambda _: pytest.fail("by torch")))
+    else:
+        monkeypatch.setattr(exact, "FEW_QUERIES", few)
     rng = np.random.default_rng(4)
     vectors = np.repeat(rng.integers(-4, 5, size=(60, 16)), 3, axis=0).astype(np.float32)
     vectors[7] = 0

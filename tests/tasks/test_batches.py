@@ -90,6 +90,18 @@ def test_what_answers_is_no_negative_whichever_process_has_it(
         np.testing.assert_array_equal(share.labels, whole.labels)
 
 
+@pytest.mark.parametrize(("tokens", "parts"), [(0, 4), (10**6, 1)])
+def test_a_batch_has_fewer_parts_where_a_pass_costs_more_than_padding(
+    tokens: int, parts: int, tools: tuple[ModelCard, ModelTokenizer]
+) -> None:
+    words = [Group(Query(f"q{n}", "word " * n), Document(f"d{n}", "a")) for n in range(1, 6)]
+
+    batch = make_batch(*tools, words, {}, pass_tokens=tokens)
+
+    assert len(batch.texts) == parts
+    assert sorted(int(row) for *_, rows in batch.texts for row in rows) == list(range(10))
+
+
 def test_scores_of_a_teacher_are_those_of_all_processes_in_the_order_of_their_queries(
     tools: tuple[ModelCard, ModelTokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from m2dr.core import requests
 from m2dr.core.arrays import Float32
-from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted, nearest, sentence_of
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run, Value
 from m2dr.core.settings import request_of
@@ -35,6 +35,7 @@ from m2dr.index.manifest import (
     IndexManifest,
     StoreManifest,
     built_indexes,
+    homes,
     index_folder,
     layer_folder,
     model_of,
@@ -49,7 +50,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.words import scaled
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
-from m2dr.tasks.models import label_of
+from m2dr.tasks.models import label_of, words_of_index
 from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
 
 if TYPE_CHECKING:
@@ -128,7 +129,10 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
     if request.index and not in_milvus(request.index):
         resolved = _resolve_folder(request, Path(request.index))
     else:
-        model = open_model(request.model or model_for(request.corpus, request.root))
+        name = request.model or model_for(request.corpus, request.root)
+        model = _open_model(
+            name, request, lambda: homes(request.root / open_corpus(request.corpus).name)
+        )
         card = model.card
         for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
             card.check(Cut(layer or card.layers, request.dim or 1))
@@ -142,12 +146,12 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
 
 
 def check_cut(resolved: ResolvedIndex) -> None:
-    """Check that the model has the layers and the dim of a request.
+    """Check that the model has the layers and the dim of a request, and that they can run here.
 
     Raises:
-        UserError: it does not.
+        UserError: it does not, or torch is missing.
     """
-    _ = resolved.plan
+    resolved.plan.check_packages()
     resolved.card.check(Cut(resolved.card.layers, resolved.request.dim or 1))
 
 
@@ -166,7 +170,7 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
         is_store = (folder / STORE).exists()
         manifest = StoreManifest.read(folder if is_store else store_folders_of(home)[-1])
     label = manifest.label
-    model = open_model(request.model or model_of(home, label))
+    model = _open_model(request.model or model_of(home, label), request, lambda: [home])
     if named or is_store:
         layer = manifest.layer if request.document_layer is None else request.document_layer
         runs_model = not (request.query_vectors or request.query_model)
@@ -179,6 +183,33 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
         request = replace(request, corpus=label.source or manifest.corpus)
     model = _with_lengths(model, home, request)
     return ResolvedIndex(request, model, manifest.corpus, home, named)
+
+
+def _open_model(
+    name: str, request: requests.SearchRequest, homes_of: Callable[[], Sequence[Path]]
+) -> Model:
+    """Open a model; where it is not there, layer 0 is the words of an index that it made.
+
+    Args:
+        name: of the model.
+        request: that names the layer.
+        homes_of: returns the folders of stores, which may be of several models.
+
+    Raises:
+        UserError: it is not there, and another layer was asked for or the index has no words.
+    """
+    try:
+        return open_model(name)
+    except (UserError, ModuleNotFoundError) as error:
+        stands = filter(None, map(words_of_index, homes_of()))
+        model = next((model for model in stands if model.name == name), None)
+        if model is None:
+            raise
+        told = f"{sentence_of(error).rstrip('.')}; {model.place} answers at layer 0 without it."
+        if request.query_layer != 0:
+            raise UserError(told) from error
+        say(told)
+        return model
 
 
 def _with_lengths(model: Model, home: Path, request: requests.SearchRequest) -> Model:

@@ -29,7 +29,13 @@ from m2dr.tasks.models import fitted_cuts
 from m2dr.tasks.training import run_folder
 from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.training.recipe import Recipe, explain, no_effect, recipe_of
-from m2dr.tasks.training.training_data import Quality, TrainingData, kind_of, open_training_data
+from m2dr.tasks.training.training_data import (
+    Quality,
+    TrainingData,
+    kind_of,
+    open_training_data,
+    pass_tokens,
+)
 from m2dr.training.module import TrainingModule
 from m2dr.training.objective import ScoreLoss
 from m2dr.training.trainer import (
@@ -136,10 +142,12 @@ class Setup:
     module: TrainingModule
     plan: Plan
     examples: Examples[Any]
+    pass_tokens: int  # what one more pass over the encoder costs
 
     def batch(self, chosen: Any) -> dict[str, object]:  # groups or pairs
         """Return the module's arguments for some examples."""
-        return self.data.batch(self.recipe.card, self.tokenizer, chosen).tensors()
+        card, tokens = self.recipe.card, self.pass_tokens
+        return self.data.batch(card, self.tokenizer, chosen, pass_tokens=tokens).tensors()
 
 
 @timed
@@ -400,7 +408,8 @@ def prepare(
     plan = replace(plan, early_stopping=settings.early_stopping)
     total = plan.examples * process_count()
     examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
-    return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples)
+    tokens = pass_tokens(encoder)
+    return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples, tokens)
 
 
 def _with_exits(setup: Setup) -> ModelCard:

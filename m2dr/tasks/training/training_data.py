@@ -24,6 +24,7 @@ from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
+from m2dr.model.backbones import backbone_of
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.corpus import open_corpus
@@ -33,9 +34,10 @@ from m2dr.tasks.training.recipe import Kind
 from m2dr.training.module import TokenBatch, TokenPart, all_gather_objects
 from m2dr.training.objective import POSITIVE
 
-# Texts are encoded in so many groups of like length: the first saves half of the tokens as padding,
-# and each costs one more pass over the gradient of the word embeddings.
+# Texts are encoded in at most so many groups of like length: the first saves half of the tokens.
 PARTS = 4
+# Multiply-adds of a layer that a gpu does while the kernels of one more pass over it are started.
+STARTING = 5e10
 MEASURE = "nDCG@10"  # of the dev queries
 
 
@@ -59,6 +61,7 @@ def make_batch(
     groups: Sequence[Group],
     barred: Mapping[str, frozenset[str]],
     tokens_at_once: int = 0,
+    pass_tokens: int = 0,
 ) -> TokenBatch:
     """Return the tokens of the queries and documents of `groups`, and which pairs are no negatives.
 
@@ -67,12 +70,13 @@ def make_batch(
         tokenizer: of the backbone.
         groups: the B groups of this process.
         barred: query id to the docids that are no negatives of it.
-        tokens_at_once: of a part, with padding; 0: four parts, whatever their size.
+        tokens_at_once: of a part, with padding; 0: at most four parts, whatever their size.
+        pass_tokens: what a pass over the backbone costs beside its work, in tokens.
     """
     rows = tokenize(card, tokenizer, [group.query.text for group in groups], "query")
     documents = [document.content for document in documents_of(groups)]
     rows += tokenize(card, tokenizer, documents, "document")
-    texts = _parts(rows, tokenizer.pad_id, tokens_at_once)
+    texts = _parts(rows, tokenizer.pad_id, tokens_at_once, pass_tokens)
     shares = all_gather_objects([_brief(group) for group in groups])
     everyone = [group for share in shares for group in share]
     scores = [group.scores for group in everyone]
@@ -85,6 +89,7 @@ def make_pair_batch(
     tokenizer: ModelTokenizer,
     pairs: Sequence[SentencePair],
     tokens_at_once: int = 0,
+    pass_tokens: int = 0,
 ) -> TokenBatch:
     """Return the tokens of both sentences of `pairs`, their scores, and which are no negatives.
 
@@ -93,7 +98,7 @@ def make_pair_batch(
     """
     rows = tokenize(card, tokenizer, [pair.first for pair in pairs], "document")
     rows += tokenize(card, tokenizer, [pair.second for pair in pairs], "document")
-    texts = _parts(rows, tokenizer.pad_id, tokens_at_once)
+    texts = _parts(rows, tokenizer.pad_id, tokens_at_once, pass_tokens)
     brief = [SentencePair(_digest(p.first), _digest(p.second), p.score) for p in pairs]
     everyone = [pair for share in all_gather_objects(brief) for pair in share]
     alike: dict[str, set[str]] = defaultdict(set)  # sentence → those alike to it, itself one
@@ -111,12 +116,23 @@ def make_pair_batch(
     return TokenBatch(texts, len(pairs), false_negatives(groups, known), labels)
 
 
-def _parts(rows: Sequence[list[int]], pad_id: int, tokens_at_once: int) -> list[TokenPart]:
+def pass_tokens(encoder: Encoder) -> int:
+    """Return what one more pass over an encoder costs beside its work, in tokens: 0 off a gpu."""
+    if encoder.device.type != "cuda":
+        return 0
+    transformer = encoder.transformer
+    layer = backbone_of(transformer.config).layers_of(transformer)[0]
+    return round(STARTING / sum(weights.numel() for weights in layer.parameters()))
+
+
+def _parts(
+    rows: Sequence[list[int]], pad_id: int, tokens_at_once: int, pass_tokens: int
+) -> list[TokenPart]:
     lengths = [len(row) for row in rows]
     if tokens_at_once:
         parts = buckets(lengths, tokens_at_once, longest_first=True)
     else:
-        parts = split_by_length(lengths, PARTS)
+        parts = split_by_length(lengths, PARTS, pass_tokens)
     return [(*pad([rows[i] for i in part], pad_id), part) for part in parts]
 
 
@@ -143,7 +159,7 @@ class TrainingData:
     unit: str  # what is counted, in the plural
     count: int
     example: Callable[[int, int], Any]  # of an epoch, at a place
-    batch: Callable[[ModelCard, ModelTokenizer, Sequence[Any]], TokenBatch]
+    batch: Callable[..., TokenBatch]  # of a card, a tokenizer, examples and pass_tokens
     quality: Quality | None  # on the dev split
     negatives: str  # where they come from, in words
 
