@@ -211,7 +211,12 @@ def budgets_tables(folder: Path, tasks: tuple[str, ...]) -> list[list[str]]:
     for task in tasks:
         parts += [[f"## Against plain, each with an index of its own: {task}"]]
         parts += [pairs_table(folder, task, " + index", "plain")]
-    return parts
+    parts += [["## Dims that are cut off at the last layer, mean of the collections"]]
+    results = read(folder)
+    cut = {
+        name: cells for name, cells in results.cells.items() if name.split()[0] in ("plain", "mrl")
+    }
+    return [*parts, cuts_table(Results(cut, tasks), [f"L6D{dim}" for dim in DIMS])]
 
 
 def named(results: Results, kind: str) -> list[str]:

@@ -11,7 +11,8 @@ step of every candidate in turn, round after round, and compares within a round:
 machine does then hits all of them. `objective` times what differs between them, the loss and its
 gradient on given vectors, which a busy machine blurs less. `cache` trains on a large batch in a
 process that may not have more than 4 GiB. `same` takes the losses that are the peer's step for
-step, in turn, and their peak memory, each in a process of its own. Needs the extras quickstart and compare.
+step, in turn, and their peak memory, each in a process of its own. Needs the extras quickstart and
+compare.
 """
 
 import argparse
