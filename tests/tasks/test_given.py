@@ -17,7 +17,7 @@ from world import make_corpus, make_model
 
 import m2dr
 from m2dr.core.errors import UserError
-from m2dr.core.records import Cut
+from m2dr.core.records import BridgeRecord, Cut
 from m2dr.core.requests import (
     EvaluateRequest,
     FitIndexRequest,
@@ -34,6 +34,7 @@ from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.evaluating.evaluate import evaluate
+from m2dr.tasks.indexing.certificate import bridge_told
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
 from m2dr.tasks.indexing.unrelated import span_of
@@ -479,6 +480,15 @@ def test_what_a_bridge_is_worth_is_measured_on_documents_it_was_not_fitted_on(
     assert record.model_rank == pytest.approx(rank(best), abs=1e-4)
     told = verify(VerifyRequest(root=Path("i")))
     assert f"{record.overlap:.0%} of the ten best by model's own vectors" in str(told)
+
+
+@pytest.mark.parametrize(("overlap", "advised"), [(0.4, False), (0.2, True)])
+def test_a_bridge_is_advised_against_by_overlap_not_by_the_rank_of_the_own_document(
+    overlap: float, advised: bool
+) -> None:
+    record = BridgeRecord("b", 250, 2000, overlap, 0.31, 0.451, 0.478, 0.281)
+
+    assert ("search without --query-model" in bridge_told(record)) == advised
 
 
 def test_layers_below_and_grids_stay_at_hand(search: Search, model: str) -> None:

@@ -55,14 +55,18 @@ def measure_bridge(
 
 
 def bridge_told(record: BridgeRecord) -> str:
-    """Return what a bridge is worth in words, and whether words alone are better."""
+    """Return what a bridge is worth in words, and whether words alone are better.
+
+    Overlaps decide: a text's own document has its words, so ranks of it are higher by words, also
+    where judged queries find more over the bridge (benchmarks/bridges_202611.md).
+    """
     advice = "; words alone find more: search without --query-model"
     return (
         f"Bridge from {record.model}, {record.spans} short texts of held-out documents among "
         f"{record.documents:,}: {record.overlap:.0%} of the ten best by {record.model}'s own "
         f"vectors (words alone {record.words_overlap:.0%}); reciprocal rank of the text's document "
         f"{record.rank:.3f} (words alone {record.words_rank:.3f}, own vectors "
-        f"{record.model_rank:.3f}){advice * (record.rank < record.words_rank)}."
+        f"{record.model_rank:.3f}){advice * (record.overlap < record.words_overlap)}."
     )
 
 
