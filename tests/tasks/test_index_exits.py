@@ -24,11 +24,12 @@ from m2dr.core.requests import (
     QueryOptions,
     SearchRequest,
 )
-from m2dr.index.exit_files import ShortFile, fitting_exits, read_exits_record
+from m2dr.index.exit_files import ShortFile, are_outdated, fitting_exits, read_exits_record
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing import fit_index as fit_index_module
+from m2dr.tasks.indexing import index as index_module
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.query import open_queries, plan_query
@@ -289,6 +290,46 @@ def test_words_keep_the_spans_of_documents_that_stay(long: Ask) -> None:
     again = WordTable.open(folder_of(request))
     assert again.alone is not None
     assert not np.allclose(again.table, again.alone, atol=1e-3)
+
+
+def outdate(request: IndexRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Take 50 documents away, stop before the words follow, and return the corpus."""
+    path = Path(request.corpus) / "corpus.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[50:]))
+    with monkeypatch.context() as patch:
+        patch.setattr(index_module, "refit_words", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            index_corpus(request)
+    return path
+
+
+def test_words_follow_the_documents_of_the_index_not_those_of_the_corpus_by_now(
+    long: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = long(queries=None)
+    index_corpus(request)
+    path = outdate(request, monkeypatch)
+    before = path.read_text()
+    path.write_text(before.replace("list", "changed"))
+    with pytest.raises(UserError, match="holds other documents"):
+        fit_index(fit_of(request))
+    assert "chang" not in WordTable.open(folder_of(request)).rows
+
+    path.write_text(before)
+    fit_index(fit_of(request))
+    assert not are_outdated(folder_of(request).parent / "layer-04")
+
+
+def test_words_follow_the_vectors_of_the_last_layer_whichever_is_asked_for(long: Ask) -> None:
+    first, whole = (long(root, queries=None, layers=(1, 4)) for root in ("first", "whole"))
+    index_corpus(first)
+    index_corpus(whole)
+    path = Path(first.corpus) / "corpus.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[50:]))
+    index_corpus(replace(first, layers=(1,)))
+    index_corpus(whole)
+    one, other = (WordTable.open(folder_of(request)).table for request in (first, whole))
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("at", ["fit_exits", "words_towards", "_write_record"])

@@ -126,22 +126,23 @@ def refuse_other_log(folder: Path, path: Path | None) -> None:
         )
 
 
-def refit_words(store: Store, dataset: Dataset) -> None:
+def refit_words(folder: Path, dataset: Dataset) -> None:
     """Fit the words of an index again where its documents have changed since, in seconds.
 
     Exits of layers from 1 stay, as a fit of these encodes documents again: what they lack of
     documents that came is nearly all in the words (docs/decisions/0029-words-follow.md).
 
     Args:
-        store: of the last layer.
+        folder: of the store of the last layer, which may not be there.
         dataset: its documents.
 
     Raises:
         UserError: a vector is not finite.
     """
-    if not exit_files.are_outdated(store.folder):
+    if not exit_files.are_outdated(folder):
         return
-    folder, begun = exit_files.exits_folder(store.folder), time.monotonic()
+    store, begun = open_store(folder), time.monotonic()
+    folder = exit_files.exits_folder(folder)
     with lock_folder(folder):
         record, before = exit_files.read_exits_record(folder), WordTable.open(folder)
         short = ShortFile.read(folder)
@@ -188,10 +189,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     checkpoint.refuse_ended(model)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
     store, exits = open_store(folder), exit_files.exits_folder(folder)
-    outdated = not request.overwrite and exit_files.are_outdated(folder)
-    if outdated:
-        refit_words(store, dataset)
     fitted = not request.overwrite and exit_files.fitting_exits(folder)
+    outdated = fitted and exit_files.are_outdated(folder)
     measured = fitted and exit_files.read_exits_record(exits).unrelated
     if measured and not request.query_model and not outdated:
         these = "exits of these documents"
@@ -212,6 +211,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     )
     if not CorpusDigest.of(dataset).is_of(store.manifest):
         raise UserError(f"{folder} holds other documents than {request.corpus}; index it again.")
+    if outdated:
+        refit_words(folder, dataset)
     if not fitted:
         _fit(job, dataset, store, exits, request.language, request, request.query_vectors)
     if request.query_model:

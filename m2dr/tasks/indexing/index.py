@@ -124,7 +124,7 @@ def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) ->
             request.language,
             request,
         )
-    refit_words(stores[-1], dataset)
+    refit_words(manifest.layer_folder(stores[-1].folder.parent, model.card.layers), dataset)
     return stores
 
 
@@ -211,7 +211,8 @@ def _change(
     sync_folder(path.parent)
     for store in stores[-1:]:
         open_bm25(store, partial(open_corpus, request.corpus), rebuild=True)
-        refit_words(store, open_corpus(request.corpus))
+        last = manifest.layer_folder(store.folder.parent, model.card.layers)
+        refit_words(last, open_corpus(request.corpus))
     return ChangeReport(
         count + len(new), len(new) + len(replaced), len(gone) + sum(replaced.values())
     )
