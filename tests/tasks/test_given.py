@@ -122,8 +122,8 @@ def test_words_learn_from_a_log_that_has_vectors(world: World, rotate: str, has_
         ]
         Path("q2.jsonl").write_text("".join(vectors))
     else:
-        lines = [f"{text}\n" for text in texts]
-        np.save("q2.npy", turned)
+        lines = [f"{text}\n" for text in (texts[0], *texts)]  # as people ask, some again
+        np.save("q2.npy", np.concatenate([turned[:1], turned]))
     log, given = (
         Path("log.tsv" if has_ids else "log.txt"),
         Path("q2.jsonl" if has_ids else "q2.npy"),

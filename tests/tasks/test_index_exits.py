@@ -34,6 +34,7 @@ from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.query import open_queries, plan_query
 from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.training.fit import QUERY_WEIGHT
 
 pytestmark = pytest.mark.usefixtures("exits_of_few")
 Ask = Callable[..., IndexRequest]
@@ -231,6 +232,17 @@ def test_a_grid_ranks_as_a_search_does(
         assert [hit.docid for hit in answer.hits] == [line.split()[2] for line in lines]
 
 
+def outdate(request: IndexRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Take 50 documents away, stop before the words follow, and return the corpus."""
+    path = Path(request.corpus) / "corpus.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[50:]))
+    with monkeypatch.context() as patch:
+        patch.setattr(index_module, "refit_words", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            index_corpus(request)
+    return path
+
+
 def record_of(request: IndexRequest) -> FitRecord:
     return read_exits_record(folder_of(request)).fit
 
@@ -254,10 +266,33 @@ def test_spans_and_a_log_are_rows_of_the_words(long: Ask) -> None:
     assert near[1] > near[0]
 
     index_corpus(logged)
-    with pytest.raises(UserError, match="has exits without"):
-        index_corpus(replace(bare, queries=logged.queries))
-    with pytest.raises(UserError, match="is for exits of the index"):
-        index_corpus(long("none", exits=False))
+
+
+def test_a_log_that_no_exit_would_learn_from_is_refused(
+    long: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(why: str, do: Callable[..., object], request: object) -> None:
+        with pytest.raises(UserError, match=why):
+            do(request)
+
+    logged, bare = long("log", query_weight=0.4), long("bare", queries=None)
+    index_corpus(logged)
+    index_corpus(bare)
+    refused("has exits without .* of weight 1;", index_corpus, replace(logged, query_weight=1.0))
+    for changes in ({"exits": False}, {"layers": (1,)}):
+        refused("is for exits of the index", index_corpus, long("none", **changes))
+    refused("given without --queries", index_corpus, replace(bare, query_weight=0.4))
+    asked = replace(fit_of(bare), queries=logged.queries)
+    refused("has exits without", fit_index, replace(asked, query_model=bare.model))
+    path = outdate(bare, monkeypatch)
+    refused("has exits without", fit_index, asked)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[10:]))
+    store = folder_of(bare).parent / "layer-04" / "store.json"
+    before = store.read_bytes()
+    refused("has exits without", index_corpus, replace(bare, queries=logged.queries))
+    assert store.read_bytes() == before  # refused before a document is encoded
+    monkeypatch.setattr("m2dr.index.exit_files.FEWEST_DOCUMENTS", 1000)
+    refused("fewer than 1000", index_corpus, long("few"))
 
 
 def test_judgements_of_dev_say_how_much_a_log_counts(
@@ -270,6 +305,19 @@ def test_judgements_of_dev_say_how_much_a_log_counts(
     measured = {float(w): float(v) for v, w in re.findall(r"([\d.]+) with ([\d.]+)", told)}
     assert measured[record_of(request).query_weight] == max(measured.values())
     assert told in capsys.readouterr().err
+
+
+def test_judgements_of_the_queries_of_a_log_do_not_say_how_much_it_counts(long: Ask) -> None:
+    request = long()
+    rows = map(json.loads, (Path(request.corpus) / "queries.jsonl").read_text().splitlines())
+    judged = [row["text"] for row in rows if row["_id"].startswith("dev")][::2]
+    assert request.queries is not None
+    request.queries.write_text("".join(f"{text}\n" for text in judged))
+    index_corpus(request)
+    assert (record_of(request).query_weight, record_of(request).query_weight_by) == (
+        QUERY_WEIGHT,
+        "the default",
+    )
 
 
 def test_words_keep_the_spans_of_documents_that_stay(long: Ask) -> None:
@@ -292,17 +340,6 @@ def test_words_keep_the_spans_of_documents_that_stay(long: Ask) -> None:
     assert not np.allclose(again.table, again.alone, atol=1e-3)
 
 
-def outdate(request: IndexRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Take 50 documents away, stop before the words follow, and return the corpus."""
-    path = Path(request.corpus) / "corpus.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[50:]))
-    with monkeypatch.context() as patch:
-        patch.setattr(index_module, "refit_words", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            index_corpus(request)
-    return path
-
-
 def test_words_follow_the_documents_of_the_index_not_those_of_the_corpus_by_now(
     long: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,10 +347,10 @@ def test_words_follow_the_documents_of_the_index_not_those_of_the_corpus_by_now(
     index_corpus(request)
     path = outdate(request, monkeypatch)
     before = path.read_text()
-    path.write_text(before.replace("list", "changed"))
+    path.write_text(before.replace("list", "unseen"))
     with pytest.raises(UserError, match="holds other documents"):
         fit_index(fit_of(request))
-    assert "chang" not in WordTable.open(folder_of(request)).rows
+    assert "unseen" not in WordTable.open(folder_of(request)).rows
 
     path.write_text(before)
     fit_index(fit_of(request))

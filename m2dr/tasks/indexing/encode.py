@@ -16,10 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.files import atomic_path, cache_folder, read_record, sync, write_record
+from m2dr.core.files import (
+    atomic_path,
+    cache_folder,
+    json_sha256,
+    read_record,
+    sync,
+    write_record,
+)
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, Document, Fields
-from m2dr.core.requests import IndexRequest, of_queries
+from m2dr.core.requests import IndexRequest, QueryLog, of_queries
 from m2dr.data.dataset import Dataset, saying_what_is_left_out
 from m2dr.data.tokens import Ragged
 from m2dr.index import exit_files
@@ -58,6 +65,7 @@ from m2dr.tasks.embed import embed_tokens, embed_tokens_and_states
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
 from m2dr.tasks.models import label_of
+from m2dr.tasks.training.fit import read_log
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 
@@ -306,12 +314,17 @@ def encode_stores(
     stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
     if exits and dataset.document_count < exit_files.FEWEST_DOCUMENTS:
         exits = False
+        few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST_DOCUMENTS}"
+        told = f"No exits are fitted, because {few}; m2dr index fit does it all the same"
+        if request.queries:
+            raise UserError(f"{told}, with --queries too.")
         if not _is_begun(home):
-            few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST_DOCUMENTS}"
-            say(f"No exits are fitted, because {few}; m2dr index fit does it all the same")
+            say(told)
     folder = (
         exit_files.exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
     )
+    if folder and (folder / EXITS_FILE).exists() and not request.overwrite:
+        refuse_other_log(folder, request)
     count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
     job = EncodingJob(corpus, count, model, device, dtype, stores, folder, request.runtime)
     rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
@@ -333,6 +346,17 @@ def encode_stores(
         job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
         _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
+
+
+def refuse_other_log(folder: Path, log: QueryLog) -> None:
+    """Raise UserError where exits in a folder did not learn from a log, or not with its weight."""
+    queries, fit = read_log(log.queries, log.query_weight), exit_files.read_exits_record(folder).fit
+    weight = fit.query_weight if log.query_weight is None else log.query_weight
+    if queries and (fit.log, fit.query_weight) != (json_sha256(queries), weight):
+        raise UserError(
+            f"{folder} has exits without {log.queries} of weight {weight:g}; m2dr index fit "
+            "--overwrite --queries replaces them."
+        )
 
 
 def _is_begun(home: Path) -> bool:

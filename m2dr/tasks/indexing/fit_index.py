@@ -15,7 +15,6 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import (
     TEMPORARY_SUFFIX,
-    json_sha256,
     lock_folder,
     remove_files,
     remove_stale_lock,
@@ -29,8 +28,6 @@ from m2dr.core.records import (
     FitRecord,
     IndexExits,
     ModelCard,
-    Ranking,
-    Run,
     UnrelatedScores,
 )
 from m2dr.core.report import Report
@@ -39,6 +36,8 @@ from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
 from m2dr.evaluation.measures import measure
 from m2dr.index import exit_files
+from m2dr.index.docids import Docids, encode_docids
+from m2dr.index.exact import prefix_runs
 from m2dr.index.exit_files import ShortFile
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
@@ -55,7 +54,7 @@ from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
 from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import SPANS, bridge_told, measure_bridge
-from m2dr.tasks.indexing.encode import EncodingJob, ShardReader
+from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, refuse_other_log
 from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
@@ -100,30 +99,16 @@ def fit_encoded(
         store: of the last layer.
         language: of the stemmer; by default that of the texts.
         log: of queries.
-
-    Raises:
-        UserError: exits of these documents are there, without this log.
     """
     folder = exit_files.exits_folder(store.folder)
     if exit_files.fitting_exits(store.folder):
         exit_files.forget_states(folder)
         remove_stale_lock(folder)
-        refuse_other_log(folder, log.queries)
     elif any(folder.glob("states-*")):
         _fit(job, dataset, store, folder, language, log)
     fitting = exit_files.fitting_exits(store.folder)
     if fitting and not exit_files.read_exits_record(folder).unrelated:
         measure_unrelated(job.model, dataset, store, job.device, job.dtype)
-
-
-def refuse_other_log(folder: Path, path: Path | None) -> None:
-    """Raise UserError where exits in a folder did not learn from a log."""
-    queries = read_log(path)
-    if queries and exit_files.read_exits_record(folder).fit.log != json_sha256(queries):
-        raise UserError(
-            f"{folder} has exits without {path}; m2dr index fit --overwrite --queries "
-            "replaces them."
-        )
 
 
 def refit_words(folder: Path, dataset: Dataset) -> None:
@@ -190,6 +175,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
     store, exits = open_store(folder), exit_files.exits_folder(folder)
     fitted = not request.overwrite and exit_files.fitting_exits(folder)
+    if fitted:
+        refuse_other_log(exits, request)
     outdated = fitted and exit_files.are_outdated(folder)
     measured = fitted and exit_files.read_exits_record(exits).unrelated
     if measured and not request.query_model and not outdated:
@@ -270,7 +257,7 @@ def _fit(
     log: QueryLog,
     given: Path | None = None,
 ) -> IndexExits:
-    begun, queries = time.monotonic(), read_log(log.queries)
+    begun, queries = time.monotonic(), read_log(log.queries, log.query_weight)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         names = (store.manifest.corpus,)
@@ -379,7 +366,7 @@ def judged_weight(
 ) -> tuple[float, str] | None:
     """Return the weight of a log with which words rank best by judgements of dev or train.
 
-    Queries that are judged are left out of the log meanwhile.
+    Queries that are judged are left out of the log meanwhile, and may be all of it.
 
     Args:
         rows: words of the documents.
@@ -389,7 +376,7 @@ def judged_weight(
         store: of the documents.
 
     Returns:
-        The weight and what says so; None without enough judgements.
+        The weight and what says so; None without enough judgements, or where they do not tell.
     """
     split = next((name for name in ("dev", "train") if name in dataset.splits), "")
     judged = dataset.queries(split) if split else []
@@ -401,19 +388,18 @@ def judged_weight(
     kept = [n for n, text in enumerate(short.texts) if n < own or text.lower() not in left]
     rest = ShortFile([short.texts[n] for n in kept], short.vectors[kept], short.digests)
     sampled = exit_files.sampled_rows(store.documents, exit_files.MOST_WORD_TEXTS)
-    docids = [store.docids[row] for row in sampled.tolist()]
-    ids = {query.id for query in judged}
-    judgements = [each for each in dataset.judgements(split) if each.query_id in ids]
+    docids = Docids(encode_docids(store.docids.take(sampled)))
+    names = [query.id for query in judged]
+    chosen = {*names}
+    judgements = [each for each in dataset.judgements(split) if each.query_id in chosen]
     found: dict[float, float] = {}
     for weight in TRIED:
         table = words_towards(rows, vectors, _beside(rest, weight, len(vectors)), (dataset.name,))
-        scores = table.embed(texts) @ vectors.T
-        places = np.argpartition(-scores, min(10, len(docids) - 1), axis=1)[:, :10]
-        rankings = {
-            query.id: Ranking.of([docids[place] for place in best.tolist()], each[best])
-            for query, best, each in zip(judged, places, scores, strict=True)
-        }
-        found[weight] = measure(Run(rankings), judgements, ("nDCG@10",)).mean["nDCG@10"]
+        dim, queries = vectors.shape[1], table.embed(texts)
+        run = prefix_runs(names, queries, vectors, docids, (dim,), 10, "dot")[dim]
+        found[weight] = measure(run, judgements, ("nDCG@10",)).mean["nDCG@10"]
+    if len({*found.values()}) == 1:
+        return None
     best = max(found, key=lambda weight: found[weight])
     told = ", ".join(f"{value:.3f} with {weight:g}" for weight, value in found.items())
     return best, f"nDCG@10 of {len(judged)} queries of {split}: {told}"

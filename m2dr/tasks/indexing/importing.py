@@ -133,10 +133,11 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         open_bm25(store, lambda: dataset, rebuild=True)
     if not request.model:
         # Loads torch, which a search does without.
-        from m2dr.tasks.indexing.fit_index import fit_index, refuse_other_log
+        from m2dr.tasks.indexing.encode import refuse_other_log
+        from m2dr.tasks.indexing.fit_index import fit_index
 
         if exits := fitting_exits(folder):
-            refuse_other_log(exits, request.queries)
+            refuse_other_log(exits, request)
         else:
             fit_index(
                 FitIndexRequest(

@@ -93,10 +93,11 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     name = request.model or newest_model()
     model = open_model(name, request.query_length, request.document_length)
     card = model.card
-    if request.queries and (not request.exits or model.last_layer_has_exit):
-        raise UserError(f"{request.queries} is for exits of the index, and it will have none.")
-    read_log(request.queries)  # before anything is encoded
+    read_log(request.queries, request.query_weight)  # before anything is encoded
     layers = request.layers or document_layers(card)
+    has_exits = request.exits and not model.last_layer_has_exit and max(layers) == card.layers
+    if request.queries and not has_exits:
+        raise UserError(f"{request.queries} is for exits of the index, and it will have none.")
     dims = request.dims or (card.width,)
     for layer, dim in product(layers, dims):
         card.check(Cut(layer, dim))

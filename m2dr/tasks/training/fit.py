@@ -5,7 +5,7 @@ Shapes: L layers, N texts, n spans, P dims of a pooled state, W dims of the embe
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +20,10 @@ from m2dr.core.report import Report, timed
 from m2dr.core.settings import FitSettings
 from m2dr.data.qrels import read_topics
 from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
-from m2dr.data.tables import DistinctLines, name_of
+from m2dr.data.tables import DistinctLines, name_of, read_lines
 from m2dr.data.tokens import Ragged
 from m2dr.evaluation.sentence_tasks import distinct
+from m2dr.index.exit_files import sampled_rows
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_training_device
 from m2dr.model.encoder import Encoder
@@ -78,7 +79,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
     backbone = open_backbone(settings, folder)
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST_TEXTS, settings.seed)
-    queries = read_log(Path(settings.queries) if settings.queries else None)
+    queries = read_log(Path(settings.queries) if settings.queries else None, settings.query_weight)
     encoder, tokenizer = checkpoint.load(backbone)
     runner = checkpoint.load(backbone, None, device, settings.dtype)[0]
     for each in (encoder, runner):
@@ -508,23 +509,26 @@ def logged(fit: FitRecord, queries: Sequence[str], weight: tuple[float, str]) ->
     )
 
 
-def read_log(path: Path | None) -> tuple[str, ...]:
+def read_log(path: Path | None, weight: float | None) -> tuple[str, ...]:
     """Return the distinct queries of a log, MOST_QUERIES evenly spread ones at most.
 
     Args:
         path: topics, or a .txt file with a query per line; None: no query.
+        weight: that was given to them.
 
     Raises:
-        UserError: there is no query.
+        UserError: there is no query, or a weight of none.
     """
+    if path is None and weight is not None:
+        raise UserError(f"--query-weight {weight:g} was given without --queries.")
     return tuple(distinct_queries(path, queries_of(path))) if path is not None else ()
 
 
 def queries_of(path: Path) -> list[Query]:
-    """Return all queries of a log; those of a .txt file of lines have no ids."""
-    lines = DistinctLines(path) if is_plain_text(path) else ()
+    """Return all queries of a log, repeated ones too; those of a .txt file of lines have no ids."""
+    lines = list(read_lines(path)) if is_plain_text(path) else []
     if lines and "\t" not in lines[0]:
-        return [Query("", lines[number]) for number in range(len(lines))]
+        return [Query("", line) for line in lines]
     return read_topics(path)
 
 
@@ -536,7 +540,9 @@ def distinct_queries(path: Path, queries: Sequence[Query]) -> dict[str, int]:
             places.setdefault(text, place)
     if not places:
         raise UserError(f"{path} holds no queries.")
-    return dict(islice(places.items(), None, None, -(-len(places) // MOST_QUERIES)))
+    texts = list(places)
+    chosen = sampled_rows(len(texts), MOST_QUERIES).tolist()
+    return {texts[row]: places[texts[row]] for row in chosen}
 
 
 def word_rows(texts: Iterable[str], count: int, tokens: int, language: str) -> WordRows:
