@@ -27,7 +27,7 @@ from m2dr.index.manifest import STORE, Label, StoreManifest, layer_folders
 from m2dr.index.store import DIGEST_BYTES, Digests, stamp_of
 
 EXITS_FOLDER = "exits"  # beside the stores
-SPANS = "spans.safetensors"
+SPANS_FILE = "spans.safetensors"
 # Documents of which exits are fitted by default. On parts of NFCorpus and SciFact layers 0 to 5 of
 # MiniLM keep .84 and .95 of the full model's nDCG@10 with 50 documents, .97 and 1.02 with 200.
 FEWEST_DOCUMENTS = 50
@@ -204,14 +204,14 @@ class ShortFile:
     def write(self, folder: Path) -> None:
         """Write the file, complete or not at all; none without a text."""
         if not self.texts:
-            (folder / SPANS).unlink(missing_ok=True)
+            (folder / SPANS_FILE).unlink(missing_ok=True)
             return
         from safetensors.numpy import save  # which no search at layer 0 needs
 
         texts = np.frombuffer("\n".join(self.texts).encode(), np.uint8)
         digests = np.frombuffer(self.digests.tobytes(), np.uint8)
         tables = {"texts": texts, "vectors": self.vectors, "digests": digests}
-        files.write_bytes(folder / SPANS, save(tables))
+        files.write_bytes(folder / SPANS_FILE, save(tables))
 
     @classmethod
     def read(cls, folder: Path) -> "ShortFile | None":
@@ -220,7 +220,7 @@ class ShortFile:
         Raises:
             UserError: it is damaged.
         """
-        path = folder / SPANS
+        path = folder / SPANS_FILE
         if not path.exists():
             return None
         from safetensors.numpy import load

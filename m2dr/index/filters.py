@@ -289,9 +289,11 @@ def write_fields(path: Path, rows: Iterable[Fields]) -> str:
         return sha256_of(temporary)
 
 
-def _written(value: Value | None) -> str | None:
+def _written(value: Value | None) -> str | None:  # None for a list, here of objects
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list):
+        return None
     return value if isinstance(value, str | None) else repr(value)
 
 

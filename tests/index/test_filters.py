@@ -260,6 +260,7 @@ def test_every_engine_finds_what_fits_and_nothing_else(
         (["0x1F", "0x2A"], ["string"]),
         (["\u0663", "1"], ["string"]),
         (["0.5", "nan"], ["string"]),
+        ([1, [{"a": 1}]], ["int64"]),  # objects of a list have no text
     ],
 )
 def test_a_field_has_the_type_of_its_values_and_texts_may_be_read_as_numbers(

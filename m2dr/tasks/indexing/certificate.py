@@ -14,7 +14,7 @@ from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.unrelated import span_of
 from m2dr.tasks.models import names_of
 
-SPANS = 300  # short texts, at most
+MOST_SPANS = 300  # short texts
 DEPTH = 10  # documents of a ranking that are compared
 _OTHER = 1  # added to the number of a span: not one of those that unrelated scores are taken of
 

@@ -53,7 +53,7 @@ from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
 from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
-from m2dr.tasks.indexing.certificate import SPANS, bridge_told, measure_bridge
+from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, refuse_other_log
 from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
@@ -68,6 +68,7 @@ from m2dr.tasks.training.fit import (
     queries_of,
     read_log,
     span_weight,
+    spans_and_log,
     unfit,
     weight_told,
     with_spans,
@@ -229,7 +230,7 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
             raise unfit([store.manifest.corpus], error) from error
         model = exit_files.encoding_of(label_of(encoder.model))
         words = replace(words, bridge=head.weight.T, query_model=model)
-        judges = np.flatnonzero(held_out(len(rows)))[:SPANS]
+        judges = np.flatnonzero(held_out(len(rows)))[:MOST_SPANS]
         worth = None
         if judges.size:
             texts = list(texts_of(dataset, rows[judges]))
@@ -353,12 +354,8 @@ def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, F
 
 
 def _beside(short: ShortFile, query_weight: float, documents: int) -> list[ShortTexts]:
-    """Return spans and queries for the words."""
-    count, vectors = len(short.digests), short.vectors.astype(np.float32)
-    return [
-        ShortTexts(short.texts[:count], vectors[:count], span_weight(documents)),
-        ShortTexts(short.texts[count:], vectors[count:], query_weight),
-    ]
+    vectors = short.vectors.astype(np.float32)
+    return spans_and_log(short.texts, vectors, len(short.digests), documents, query_weight)
 
 
 def judged_weight(
@@ -420,7 +417,7 @@ def _write(
     short: ShortFile | None,
 ) -> IndexExits:
     """Replace the exits or the words in the folder, their record last."""
-    remove_files(folder, EXITS_FILE, EXITS, exit_files.SPANS, f".*{TEMPORARY_SUFFIX}")
+    remove_files(folder, EXITS_FILE, EXITS, exit_files.SPANS_FILE, f".*{TEMPORARY_SUFFIX}")
     if isinstance(fitted, WordTable):
         fitted.write(folder)
     else:
@@ -439,7 +436,7 @@ def _write_record(
     unrelated: tuple[UnrelatedScores, ...] = (),
     bridge: BridgeRecord | None = None,
 ) -> IndexExits:
-    written = [n for n in (EXITS, WORDS, exit_files.SPANS) if (folder / n).exists()]
+    written = [n for n in (EXITS, WORDS, exit_files.SPANS_FILE) if (folder / n).exists()]
     record = IndexExits(
         store.manifest.corpus,
         store.manifest.label.fingerprint,

@@ -244,15 +244,6 @@ class Read:
     queries: Sequence[str]
     short: Float32
 
-    def beside(self, encoder: Encoder, query_weight: float) -> tuple[ShortTexts, ShortTexts]:
-        """Return the spans and the queries for layer 0."""
-        vectors = as_targets(encoder, self.short[:, -encoder.card.width :])
-        count = len(self.spans)
-        return (
-            ShortTexts(self.spans, vectors[:count], span_weight(len(self.texts))),
-            ShortTexts(self.queries, vectors[count:], query_weight),
-        )
-
 
 def cut_spans(
     texts: Sequence[str], draw: np.random.Generator
@@ -469,7 +460,10 @@ def fit_texts_now(
     if with_words:
         targets = as_targets(encoder, read.states[:, -width:])
         rows = word_rows(contents, len(targets), length, language)
-        words = words_towards(rows, targets, read.beside(encoder, weight[0]), texts.names)
+        short = as_targets(encoder, read.short[:, -width:])
+        both, spans = (*read.spans, *read.queries), len(read.spans)
+        beside = spans_and_log(both, short, spans, len(contents), weight[0])
+        words = words_towards(rows, targets, beside, texts.names)
     encoder.fitted, encoder.card = trained, card
     return fit_exits(encoder, read, words, texts.names, rotation, weight)
 
@@ -483,6 +477,16 @@ def span_weight(texts: int) -> float:
     [0.01, 0.05, 0.4]
     """
     return min(0.4, texts / 100_000)
+
+
+def spans_and_log(
+    texts: Sequence[str], vectors: Float32, spans: int, documents: int, query_weight: float
+) -> list[ShortTexts]:
+    """Return the first `spans` short texts as spans of documents, the others as a log."""
+    return [
+        ShortTexts(texts[:spans], vectors[:spans], span_weight(documents)),
+        ShortTexts(texts[spans:], vectors[spans:], query_weight),
+    ]
 
 
 def weight_told(queries: Sequence[str], weight: float | None) -> tuple[float, str]:
