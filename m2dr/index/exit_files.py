@@ -214,15 +214,15 @@ class ShortFile:
         files.write_bytes(folder / SPANS_FILE, save(tables))
 
     @classmethod
-    def read(cls, folder: Path) -> "ShortFile | None":
-        """Read the file; None where there is none.
+    def read(cls, folder: Path) -> "ShortFile":
+        """Read the file; where there is none, there is no text.
 
         Raises:
             UserError: it is damaged.
         """
         path = folder / SPANS_FILE
         if not path.exists():
-            return None
+            return NO_SHORT_TEXTS
         from safetensors.numpy import load
 
         with files.explain_failure(f"{path} cannot be read"):
@@ -230,6 +230,9 @@ class ShortFile:
             texts = tables["texts"].tobytes().decode().split("\n")
             digests = np.frombuffer(tables["digests"].tobytes(), f"S{DIGEST_BYTES}")
             return cls(texts, tables["vectors"], digests)
+
+
+NO_SHORT_TEXTS = ShortFile((), np.zeros((0, 0), np.float16), np.empty(0, f"S{DIGEST_BYTES}"))
 
 
 def _state_path(folder: Path, number: int) -> Path:

@@ -70,18 +70,6 @@ class ShortTexts(NamedTuple):
         return moved
 
 
-def fit_words(
-    texts: Iterable[str],
-    vectors: Floats,
-    tokens: int,
-    language: str = "",
-    advance: Callable[[int], None] = lambda _: None,
-    beside: Sequence[ShortTexts] = (),
-) -> FittedWords:
-    """Fit a vector for each word; `read_words` and `WordRows.fit` have the arguments and errors."""
-    return read_words(texts, len(vectors), tokens, language, advance).fit(vectors, beside)
-
-
 class WordRows(NamedTuple):
     """What texts say in words.
 

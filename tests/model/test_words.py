@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from m2dr.core.errors import UserError
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.training.words import ShortTexts, fit_words
+from m2dr.training.words import ShortTexts, read_words
 
 CORPUS = ["Open the file", "close the file", "a list of numbers", "parse a number of the list"]
 UNKNOWN = ["", "?!", "unheard words"]
@@ -27,7 +27,7 @@ def made(beside: tuple[int, ...] = (), language: str = "english") -> WordTable:
     draw = np.random.default_rng(5)
     vectors = draw.normal(size=(len(CORPUS), W)).astype(np.float32)
     matrices = {layer: draw.normal(size=(W, W)).astype(np.float32) for layer in beside}
-    return WordTable(*fit_words(CORPUS, vectors, 64, language), beside=matrices)
+    return WordTable(*read_words(CORPUS, len(vectors), 64, language).fit(vectors), beside=matrices)
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +148,10 @@ def test_a_mix_and_exits_read_the_words_of_documents_alone(tmp_path: Path) -> No
     vectors, spans = (draw.normal(size=(4, W)).astype(np.float32) for _ in range(2))
     beside = ShortTexts(["open file", "a list", "number", "close"], spans, 0.4)
     exits = {1: np.eye(W, dtype=np.float32)}
-    taught = WordTable(*fit_words(CORPUS, vectors, 64, beside=[beside]))
+    rows = read_words(CORPUS, len(vectors), 64)
+    taught = WordTable(*rows.fit(vectors, [beside]))
     replace(taught, beside=exits).write(tmp_path)
-    alone = replace(WordTable(*fit_words(CORPUS, vectors, 64)), beside=exits)
+    alone = replace(WordTable(*rows.fit(vectors)), beside=exits)
 
     opened = WordTable.open(tmp_path)
 

@@ -4,8 +4,8 @@ Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +24,9 @@ from m2dr.core.files import (
 from m2dr.core.progress import progress, say
 from m2dr.core.records import (
     EXITS_FILE,
-    BridgeRecord,
     FitRecord,
     IndexExits,
     ModelCard,
-    UnrelatedScores,
 )
 from m2dr.core.report import Report
 from m2dr.core.requests import FitIndexRequest, QueryLog
@@ -38,7 +36,7 @@ from m2dr.evaluation.measures import measure
 from m2dr.index import exit_files
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
-from m2dr.index.exit_files import ShortFile
+from m2dr.index.exit_files import NO_SHORT_TEXTS, ShortFile
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
@@ -63,7 +61,6 @@ from m2dr.tasks.training.fit import (
     drop_exits,
     fit_exits,
     held_out,
-    log_told,
     logged,
     queries_of,
     read_log,
@@ -79,14 +76,13 @@ from m2dr.tasks.vectors import query_vectors
 from m2dr.training.linear_fit import fit_head
 from m2dr.training.words import ShortTexts, WordRows
 
-NO_LOG = QueryLog()
 TRIED = (0.0, 0.1, 0.2, 0.4, 1.2)  # weights of a log
 JUDGED = 500  # queries that the weight of a log is chosen by, at most
 FEWEST_JUDGED = 20  # with fewer it is not chosen
 
 
 def fit_encoded(
-    job: EncodingJob, dataset: Dataset, store: Store, language: str = "", log: QueryLog = NO_LOG
+    job: EncodingJob, dataset: Dataset, store: Store, language: str, log: QueryLog
 ) -> None:
     """Fit words and exits of an index from the states that encoding kept, and remove those.
 
@@ -131,21 +127,18 @@ def refit_words(folder: Path, dataset: Dataset) -> None:
     folder = exit_files.exits_folder(folder)
     with lock_folder(folder):
         record, before = exit_files.read_exits_record(folder), WordTable.open(folder)
-        short = ShortFile.read(folder)
-        short = short and short.of(store.digests())
+        short = ShortFile.read(folder).of(store.digests())
         rows, vectors = _rows_of(store, dataset, before.language)
-        beside = [] if short is None else _beside(short, record.fit.query_weight, len(vectors))
+        beside = _beside(short, record.fit.query_weight, len(vectors))
         words = words_towards(rows, vectors, beside, (store.manifest.corpus,))
         # Stopped before the record is written, the words are not those of the record and refused.
         words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
         replace(words_and_exits, query_model=before.query_model).write(folder)
+        short.write(folder)
+        spans = len(short.digests)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
-        if short is not None:
-            short.write(folder)
-            weight = span_weight(len(vectors)) if len(short.digests) else 0.0
-            fit = replace(fit, spans=len(short.digests), span_weight=weight)
-        measured = record.unrelated, record.bridge
-        _write_record(store, fit, record.dtype, folder, record.exits_texts, *measured)
+        fit = replace(fit, spans=spans, span_weight=span_weight(len(vectors)) if spans else 0.0)
+        _write_record(replace(record, fit=fit, texts=store.manifest.texts), folder)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
     say(
         f"{counted(len(words.rows), 'words', ',')} fitted to the documents of now in "
@@ -237,9 +230,7 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
             worth = measure_bridge(encoder, words, texts, judges, ours, theirs)
         remove_files(folder, EXITS_FILE)
         words.write(folder)
-        written = _write_record(
-            store, record.fit, record.dtype, folder, record.exits_texts, bridge=worth
-        )
+        written = _write_record(replace(record, unrelated=(), bridge=worth), folder)
     cosine = (
         "" if head.cosine is None else f"; cosine with its vectors, held out: {head.cosine:.3f}"
     )
@@ -265,7 +256,8 @@ def _fit(
         if not job.model.card.query_layer:
             short = _given(log.queries, given, job.model.card, store)
             rows, vectors = _rows_of(store, dataset, language)
-            weight = _weight(queries, log, rows, vectors, short, dataset, store)
+            judged = partial(judged_weight, rows, vectors, short, dataset, store)
+            weight = weight_told(queries, log.query_weight, judged)
             words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
             fit = FitRecord(
                 names, store.documents, 0, "none", len(words.rows), words.language, (), ()
@@ -289,7 +281,8 @@ def _fit(
             store.digests()[sampled[read.places]],
         )
         rows, vectors = _rows_of(store, dataset, language)
-        weight = _weight(queries, log, rows, vectors, short, dataset, store)
+        judged = partial(judged_weight, rows, vectors, short, dataset, store)
+        weight = weight_told(queries, log.query_weight, judged)
         words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
         fit = fit_exits(encoder, read, words, names, "none", weight)
         fit = replace(fit, span_weight=span_weight(len(vectors)) if read.spans else 0.0)
@@ -311,7 +304,7 @@ def _given(path: Path | None, given: Path | None, card: ModelCard, store: Store)
                 f"{path or given} was given alone; of vectors without a model --queries needs "
                 "--query-vectors, and these need it."
             )
-        return ShortFile((), np.zeros((0, card.width), np.float16), np.empty(0, "S"))
+        return NO_SHORT_TEXTS
     queries = queries_of(path)
     places = distinct_queries(path, queries)
     vectors = query_vectors(given, card, store.folder.parent)
@@ -321,24 +314,6 @@ def _given(path: Path | None, given: Path | None, card: ModelCard, store: Store)
     found = vectors.finite(rows)
     found = unit_rows(found) if card.similarity == "cosine" else found
     return ShortFile(tuple(places), found.astype(np.float16), np.empty(0, "S"))
-
-
-def _weight(
-    queries: Sequence[str],
-    log: QueryLog,
-    rows: WordRows,
-    vectors: Float32,
-    short: ShortFile,
-    dataset: Dataset,
-    store: Store,
-) -> tuple[float, str]:
-    """Return how much a log counts, and what says so, which is printed."""
-    weight = weight_told(queries, log.query_weight)
-    if queries and log.query_weight is None:
-        weight = judged_weight(rows, vectors, short, dataset, store) or weight
-    if queries:
-        say(log_told(queries, weight))
-    return weight
 
 
 def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, Float32]:
@@ -414,7 +389,7 @@ def _write(
     fit: FitRecord,
     dtype: str,
     folder: Path,
-    short: ShortFile | None,
+    short: ShortFile,
 ) -> IndexExits:
     """Replace the exits or the words in the folder, their record last."""
     remove_files(folder, EXITS_FILE, EXITS, exit_files.SPANS_FILE, f".*{TEMPORARY_SUFFIX}")
@@ -422,33 +397,25 @@ def _write(
         fitted.write(folder)
     else:
         write_exits(fitted, folder)
-    if short is not None:
-        short.write(folder)
-    return _write_record(store, fit, dtype, folder)
-
-
-def _write_record(
-    store: Store,
-    fit: FitRecord,
-    dtype: str,
-    folder: Path,
-    exits_texts: str = "",
-    unrelated: tuple[UnrelatedScores, ...] = (),
-    bridge: BridgeRecord | None = None,
-) -> IndexExits:
-    written = [n for n in (EXITS, WORDS, exit_files.SPANS_FILE) if (folder / n).exists()]
+    short.write(folder)
+    label, texts = store.manifest.label, store.manifest.texts
     record = IndexExits(
         store.manifest.corpus,
-        store.manifest.label.fingerprint,
-        store.manifest.texts,
+        label.fingerprint,
+        texts,
         fit,
-        exit_files.encoding_of(store.manifest.label),
+        exit_files.encoding_of(label),
         dtype,
-        tuple((name, sha256_of(folder / name)) for name in written),
-        unrelated,
-        exits_texts or store.manifest.texts,
-        bridge,
+        exits_texts=texts,
     )
+    return _write_record(record, folder)
+
+
+def _write_record(record: IndexExits, folder: Path) -> IndexExits:
+    """Write a record with the digests of the files that are there."""
+    written = [n for n in (EXITS, WORDS, exit_files.SPANS_FILE) if (folder / n).exists()]
+    files = tuple((name, sha256_of(folder / name)) for name in written)
+    record = replace(record, files=files)
     write_record(folder / EXITS_FILE, record)
     exit_files.forget_states(folder)
     return record

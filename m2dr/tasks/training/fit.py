@@ -442,8 +442,6 @@ def fit_texts_now(
     states = states_of(encoder, tokenizer, given, "texts")
     read = with_spans(encoder, tokenizer, contents, states, seed, queries)
     weight = weight_told(queries, query_weight)
-    if queries:
-        say(log_told(queries, weight))
     width = card.width
     if rotation != "none":
         vectors = read.states[:VECTORS, -width:]
@@ -489,17 +487,25 @@ def spans_and_log(
     ]
 
 
-def weight_told(queries: Sequence[str], weight: float | None) -> tuple[float, str]:
-    """Return the weight of a log that was given, or else the constant; and what says so."""
+def weight_told(
+    queries: Sequence[str],
+    weight: float | None,
+    judged: Callable[[], tuple[float, str] | None] = lambda: None,
+) -> tuple[float, str]:
+    """Return the weight of a log and what says so, which is printed.
+
+    Args:
+        queries: the log.
+        weight: that was given.
+        judged: returns what judgements say, where none was given; else the constant counts.
+    """
     if not queries:
         return 0.0, ""
-    return (QUERY_WEIGHT, "the default") if weight is None else (weight, "--query-weight")
-
-
-def log_told(queries: Sequence[str], weight: tuple[float, str]) -> str:
-    """Return how much a log counts, and what says so."""
+    found = (weight, "--query-weight") if weight is not None else judged()
+    found = found or (QUERY_WEIGHT, "the default")
     count = counted(len(queries), "queries", ",")
-    return f"{count} of weight {weight[0]:g} in the words, by {weight[1]}"
+    say(f"{count} of weight {found[0]:g} in the words, by {found[1]}")
+    return found
 
 
 def logged(fit: FitRecord, queries: Sequence[str], weight: tuple[float, str]) -> FitRecord:
