@@ -103,6 +103,11 @@ def store_folders_of(home: Path) -> list[Path]:
     return [folder for folder in layer_folders(home) if (folder / STORE).exists()]
 
 
+def written_at(home: Path) -> int:
+    """Return when the newest store of a home was written, in nanoseconds."""
+    return max((folder / STORE).stat().st_mtime_ns for folder in store_folders_of(home))
+
+
 def stored_layers(root: Path, corpus: str, fingerprint: str) -> tuple[int, ...]:
     """Return the layers whose stores are finished, increasing."""
     home = store_folder(root, corpus, fingerprint, 1).parent

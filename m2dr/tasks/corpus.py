@@ -32,11 +32,11 @@ from m2dr.index.bm25 import BM25, Bm25
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.manifest import (
     IMPORTED,
-    STORE,
     StoreManifest,
     homes,
     model_of,
     store_folders_of,
+    written_at,
 )
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 from m2dr.tasks.models import newest_model
@@ -87,12 +87,11 @@ def model_for(corpus: str, root: Path) -> str:
         UserError: there is no such corpus or no model.
     """
     corpus_homes = homes(root / open_corpus(corpus).name) if root.is_dir() else []
-    stores = [folder for home in corpus_homes for folder in store_folders_of(home)]
-    if not stores:
+    if not corpus_homes:
         return newest_model()
-    newest = max(stores, key=lambda folder: (folder / STORE).stat().st_mtime_ns)
-    model = model_of(newest.parent, StoreManifest.read(newest).label)
-    if len({folder.parent for folder in stores}) > 1:
+    newest = max(corpus_homes, key=written_at)
+    model = model_of(newest, StoreManifest.read(store_folders_of(newest)[-1]).label)
+    if len(corpus_homes) > 1:
         say(f"Model: {model}, of the newest index of {corpus}; --model names another.")
     return model
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from world import make_fitted, make_model
+from world import make_backbone, make_fitted, make_model
 
 from m2dr import open_index
 from m2dr.core.requests import IndexRequest
@@ -51,3 +51,21 @@ def test_an_index_is_searched_by_its_own_model(
 
     index_corpus(IndexRequest(str(tiny_corpus), "models/newer"))
     assert open_index(tiny_corpus).resolved.model.name == "models/newer"
+
+
+@pytest.mark.usefixtures("here", "exits_of_few")
+def test_of_indexes_by_a_model_that_is_gone_the_newest_answers_at_layer_0(
+    tiny_corpus: Path,
+) -> None:
+    for seed in (1, 2):  # trained again, under the same name
+        shutil.rmtree("model", ignore_errors=True)
+        make_model(make_backbone(Path(f"b{seed}"), seed=seed), Path("model"), similarity="cosine")
+        index_corpus(IndexRequest(str(tiny_corpus), "model", device="cpu"))
+    shutil.rmtree("model")
+    homes = [path.parents[1] for path in Path("indexes").glob("*/*/exits/exits.json")]
+    assert len(homes) == 2
+    for newest in homes:
+        for home in homes:
+            for store in home.glob("layer-*/store.json"):
+                os.utime(store, (1_700_000_000 + (home == newest),) * 2)
+        assert open_index(tiny_corpus, layer=0).resolved.home == newest

@@ -42,6 +42,7 @@ from m2dr.index.manifest import (
     only_home,
     store_folder,
     store_folders_of,
+    written_at,
 )
 from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import AtLeast, Mixed, Ranker, Searchable
@@ -188,7 +189,7 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
 def _open_model(
     name: str, request: requests.SearchRequest, homes_of: Callable[[], Sequence[Path]]
 ) -> Model:
-    """Open a model; where it is not there, layer 0 is the words of an index that it made.
+    """Open a model; where it is not there, layer 0 is the words of the newest index it made.
 
     Args:
         name: of the model.
@@ -201,10 +202,10 @@ def _open_model(
     try:
         return open_model(name)
     except (UserError, ModuleNotFoundError) as error:
-        stands = filter(None, map(words_of_index, homes_of()))
-        model = next((model for model in stands if model.name == name), None)
-        if model is None:
+        stands = [each for each in map(words_of_index, homes_of()) if each and each.name == name]
+        if not stands:
             raise
+        model = max(stands, key=lambda each: written_at(each.place))
         told = f"{sentence_of(error).rstrip('.')}; {model.place} answers at layer 0 without it."
         if request.query_layer != 0:
             raise UserError(told) from error
