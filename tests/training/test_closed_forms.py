@@ -1,5 +1,7 @@
 """Fitted exits in closed form, against numpy's own least squares."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,11 +10,21 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from m2dr.training.linear_fit import DEFAULT_RIDGE, RIDGES, FittedHead, fit_head
-from m2dr.training.words import AS_MANY, FittedWords, ShortTexts, fit_words, solve
+from m2dr.training.words import AS_MANY, FittedWords, ShortTexts, read_words, solve
 
 P, V, W = 6, 5, 4
 Floats = NDArray[np.float32]
 NONE = np.zeros(40, bool)
+
+
+def fit_words(
+    texts: list[str],
+    vectors: Floats,
+    tokens: int,
+    language: str = "",
+    beside: Sequence[ShortTexts] = (),
+) -> FittedWords:
+    return read_words(texts, len(vectors), tokens, language).fit(vectors, beside)
 
 
 def inputs(count: int = 40, seed: int = 0) -> tuple[Floats, Floats, Floats]:
@@ -114,7 +126,7 @@ def test_the_normal_equations_hold_and_the_dual_agrees(
 
 
 def shares_of(texts: list[list[str]]) -> Doubles:
-    """A [N, F] of texts as stems, by the formula of `fit_words`."""
+    """A [N, F] of texts as stems, by the formula of `WordRows.fit`."""
     names = list(dict.fromkeys(stem for text in texts for stem in text))
     counts = np.array([[text.count(name) for name in names] for text in texts], np.float64)
     rows = np.sqrt(counts) * np.log(1 + len(texts) / (counts > 0).sum(axis=0)) ** 1.5
