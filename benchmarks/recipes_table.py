@@ -333,7 +333,8 @@ def main() -> None:
     names = [name for name in wanted if name in results.cells]
     if names:
         figure(results, names, label, arguments.out.with_suffix(".png"))
-    head = f"{label}, mean over {', '.join(results.tasks)}; mean ± standard deviation over seeds."
+    over = "" if which == "budgets" else f", mean over {', '.join(results.tasks)}"
+    head = f"{label}{over}; mean ± standard deviation over seeds."
     text = "\n\n".join([head, *("\n".join(part) for part in parts)]) + "\n"
     arguments.out.with_suffix(".tables.md").write_text(text, encoding="utf-8")
     print(text)

@@ -216,7 +216,7 @@ def settings_command(kind: type[Any]) -> type[click.Command]:
 def _meaning(each: Field[Any], hint: Hint) -> str:
     item: Hint = _item(hint)[0]
     form: Hint = get_origin(item)
-    choices = f" One of {', '.join(get_args(item))}." if form is Literal else ""
+    choices = f" One of {', '.join(filter(None, get_args(item)))}." if form is Literal else ""
     return (option_of(each) or Option()).help + choices
 
 

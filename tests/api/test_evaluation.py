@@ -19,8 +19,9 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
 from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.tasks.evaluating.evaluate import evaluate
-from m2dr.tasks.training.train import train
+from m2dr.tasks.training.train import _remarks, train
 from m2dr.training.losses import contrastive
+from m2dr.training.trainer import Plan
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 
@@ -258,5 +259,31 @@ def test_training_stops_early_on_dev(
     told = capsys.readouterr().err
     assert "Stopped early, after step 3 of 9: 2 evaluations were not better than" in told
     assert "the weights of step 1 are kept" in told
-    with pytest.raises(m2dr.UserError, match="Early stopping needs a score"):
+    with pytest.raises(m2dr.UserError, match="Early stopping needs .*; evaluate_steps is 0"):
         m2dr.train(out=tmp_path / "none", callbacks=[stop], **given)
+    none = given | {"evaluate_steps": 1, "dev": "other"}
+    with pytest.raises(m2dr.UserError, match=r"has none \(dev = 'other'\)"):
+        m2dr.train(out=tmp_path / "none", early_stopping=1, **none)
+
+
+@pytest.mark.parametrize(
+    ("losses", "rose"),
+    [
+        ([0.2, 0.7, 2.9, 2.1, 2.0], "first 2 of 5 logs is 0.4500, and over the last 2 2.0500"),
+        ([2.9, 2.1, 2.0, 0.7, 0.2], ""),
+        ([0.2, 2.9, 2.1], ""),  # too few to tell
+        (
+            [1.0] * 3 + [0.0] * 6 + [2.0] * 3,
+            "the first 3 of 12 logs is 1.0000, and over the last 3",
+        ),
+    ],
+)
+def test_a_loss_that_rose_is_told_of_few_logs_too(
+    losses: list[float], rose: str, tmp_path: Path
+) -> None:
+    lines = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+    plan = Plan(TrainSettings(), tmp_path, tmp_path, len(losses), 1, bf16=False, cpu=True)
+
+    told = [*_remarks(lines, len(losses), len(losses), plan, "")]
+
+    assert [rose in line for line in told] == [True] * bool(rose)

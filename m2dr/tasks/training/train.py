@@ -179,7 +179,8 @@ def train(
     setup = prepare(settings, folder, loss, backbone)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
     if (stops_early(callbacks) or plan.early_stopping) and not plan.evaluate_steps:
-        raise UserError(f"Early stopping needs a score on dev; {data.name} was asked for none.")
+        why = f"{data.name} has none" if settings.evaluate_steps else "evaluate_steps is 0"
+        raise UserError(f"Early stopping needs a score on dev; {why} (dev = {settings.dev!r}).")
     name = name_of(loss) if loss else ""
     with run_folder.opened(folder, settings, resume, overwrite, name):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
@@ -343,8 +344,10 @@ def _remarks(
         kept = f"; the weights of step {best_step} are kept" if by_step else ""
         yield f"Stopped early, after step {steps} of {plan.steps}: {why}{kept}."
     losses = [line["loss"] for line in lines if "loss" in line]
-    quarter = len(losses) // 4
-    if quarter > 1 and (first := fmean(losses[:quarter])) < (last := fmean(losses[-quarter:])):
+    quarter = max(len(losses) // 4, 2)  # one log alone is of few batches
+    if len(losses) >= 2 * quarter and (first := fmean(losses[:quarter])) < (
+        last := fmean(losses[-quarter:])
+    ):
         yield (
             f"Warning: the loss rose: its mean over the first {quarter} of {len(losses)} logs is "
             f"{first:.4f}, and over the last {quarter} {last:.4f}."
