@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core.commands import COMMANDS
-from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.errors import Interrupted, UserError, counted, missing_told
 from m2dr.core.option import Option, option_of
 from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
@@ -46,6 +46,7 @@ def __getattr__(name: str) -> Any:
     ]
 
     @takes(command.request)
+    @missing_told()
     def run(*arguments: Any, **options: Any) -> Any:  # the report of the task
         if len(arguments) > len(places):
             raise UserError(f"{name} takes {counted(len(places), 'values')} without a name.")
@@ -64,6 +65,7 @@ def __getattr__(name: str) -> Any:
 
 
 @takes(TrainSettings)
+@missing_told()
 def train(
     corpus: object = None,
     *,
@@ -119,6 +121,7 @@ def train(
 
 
 @takes(FitSettings)
+@missing_told()
 def fit(
     corpus: object = None,
     *,
@@ -157,6 +160,7 @@ def fit(
 
 
 @takes(PretrainSettings)
+@missing_told()
 def pretrain(
     corpus: Named | None = None,
     *,
@@ -187,6 +191,7 @@ def _corpus(data: object, columns: Columns | None, *parts: Any) -> str | None:
 
 
 @takes(EvaluateRequest, "corpora", "models", "root")
+@missing_told()
 def evaluate(
     model: Encoder | Named,
     corpus: object,

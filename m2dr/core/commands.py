@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from m2dr.core import requests
+from m2dr.core.errors import missing_told
 from m2dr.core.report import Report
 
 
@@ -25,7 +26,8 @@ class Command:
     def function(self) -> Callable[[Any], Report]:
         """The task, whose module is loaded now."""
         module, _, name = self.task.partition(":")
-        task: Callable[[Any], Report] = getattr(import_module(f"m2dr.{module}"), name)
+        with missing_told():
+            task: Callable[[Any], Report] = getattr(import_module(f"m2dr.{module}"), name)
         return task
 
     def __call__(self, request: Any) -> Report:

@@ -1,7 +1,8 @@
 """Errors that a user can fix, and the sentence of any error that a file can cause."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 _SINGULAR = (("ies", "y"), ("xes", "x"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
@@ -86,6 +87,18 @@ def require(module: str, package: str, extra: str) -> None:
     """Raise the error of `missing` unless there is a module, which is not imported."""
     if find_spec(module) is None:
         raise missing(package, extra)
+
+
+@contextmanager
+def missing_told() -> Iterator[None]:
+    """Turn the error of an import into that of `missing`; also a decorator.
+
+    Functions of Python that import what needs torch have it, as `requirements-search.txt` has none.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(sentence_of(error) or str(error)) from error
 
 
 def sentence_of(error: BaseException) -> str:

@@ -145,17 +145,28 @@ index = m2dr.Index.open("corpus", layer=0, dim=8)
 hits = index.search({QUERY!r}, k=3).hits
 print(*(hit.docid for hit in hits))
 print(*(abs(sum(hit.explain().values()) - hit.score) < 1e-5 for hit in hits))
-try:
-    index.search("read", layer=2)
-except m2dr.UserError as error:
-    print(error)
+for ask in (
+    lambda: index.search("read", layer=2),
+    lambda: index.add({{"new": "a text"}}),
+    lambda: index.delete("d1"),
+    lambda: m2dr.Index.build("models/tiny", ["a text"]),
+    lambda: m2dr.fit("corpus", backbone="models/tiny"),
+    lambda: m2dr.evaluate("models/tiny", "corpus"),
+    lambda: m2dr.export(out="out"),
+):
+    try:
+        ask()
+    except m2dr.UserError as error:
+        print(error)
 """
     ended = lite(cwd=place, stdin=code)
 
-    docids, adds_up, refused = ended.stdout.splitlines()
+    docids, adds_up, refused, *others = ended.stdout.splitlines()
     assert docids.split() == best(place, 8, 3)
     assert adds_up.split() == ["True"] * 3
     assert NEEDS in refused
+    assert len(others) == 6, ended.stderr
+    assert all("is not installed; install it with: pip install" in other for other in others)
 
 
 def test_a_server_of_layer_0_needs_what_its_requirements_name(place: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core import requests
-from m2dr.core.errors import UserError, quoted
+from m2dr.core.errors import UserError, missing_told, quoted
 from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
 from m2dr.core.records import paired
@@ -116,6 +116,7 @@ class Index:
         return cls(request_of(requests.SearchRequest, source | arguments | options))
 
     @classmethod
+    @missing_told()
     def build(
         cls,
         model: Encoder | str | PathLike[str],
@@ -331,6 +332,7 @@ class Index:
             engine or request.engine,
         )
 
+    @missing_told()
     def add(
         self, documents: Any, *, replace: bool = False, columns: Columns | None = None
     ) -> "ChangeReport":
@@ -356,6 +358,7 @@ class Index:
         self._reopen()
         return report
 
+    @missing_told()
     def delete(self, docids: str | int | Iterable[str | int]) -> "ChangeReport":
         """Delete documents from the corpus of `Index.build`, and from its index.
 
