@@ -140,7 +140,7 @@ def test_runs_and_verdicts(place: Path, index: m2dr.Index) -> None:
     (place / "q.tsv").write_text(f"a\t{QUERY}\nb\tzzzz\n")
     wide = ("search", *asked, "--query-layer", 0, "--topics", place / "q.tsv", "-k", 80)
 
-    done(*wide, "--run", place / "all.trec")
+    assert "2 queries, 1 without a document: " in done(*wide, "--run", place / "all.trec")
     done(*wide, "--run", place / "some.trec", "--min-score", "p90")
     searcher = index.searcher(0)
     least = searcher.least("p90", searcher.blend())

@@ -53,17 +53,22 @@ def search(request: requests.QueriesRequest) -> Report:
     if queries is not None and request.run_file:
         run = searcher.run(queries, DEPTH if request.top_k is None else request.top_k)
         write_run(run, request.run_file)
-        text = f"{counted(len(run), 'queries')}: {request.run_file}"
+        empty = sum(not ranking.docids for ranking in run.rankings.values())
+        text = f"{counted(len(run), 'queries')}{f', {empty} without a document' * bool(empty)}"
+        text = f"{text}: {request.run_file}"
         return Report(text=text, files=(request.run_file,))
     searcher.search("warm up", k=1)  # so that libraries are loaded before the query that counts
     answer = searcher.search(request.text, request.top_k)
     notes = []
     if not answer.hits:
-        has_vector = searcher.vectors([request.text]).any()
-        reason = "no word of the query is known at layer 0"
-        if has_vector:
-            least = f"none reaches --min-score {request.min_score}"
-            reason = least if request.min_score else "none fits the filter"
+        if not searcher.vectors([request.text]).any():
+            reason = "no word of the query is known at layer 0"
+        elif request.min_score:
+            reason = f"none reaches --min-score {request.min_score}"
+        elif request.filter:
+            reason = "none fits the filter"
+        else:  # by BM25 alone
+            reason = "none has a word of the query"
         notes.append(f"No document was found: {reason}.")
     hits, lines = [], []
     for hit in answer.hits:
