@@ -8,14 +8,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.files import error_summary, lock_folder, read_record
+from m2dr.core.files import error_summary, lock_folder
 from m2dr.core.records import (
-    EXITS_FILE,
     EXPORTED_FILE,
     Cut,
     CutCosts,
     ExportRecord,
-    IndexExits,
     MeasuredCut,
     ModelCard,
 )
@@ -129,7 +127,7 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
     made, name = cut_model(model, cut, exits), names_of([model.name])[0]
     lost = ""
     if request.without_words:
-        made, lost = _without_words(request.without_words, made, model, exits)
+        made, lost = _without_words(request.without_words, made, model)
     results: list[ModelResult] = []
     # Results do not say by which exits of an index, and are not of an exit without words.
     if not (made.of_index or lost):
@@ -167,26 +165,26 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
     return lines
 
 
-def _without_words(
-    corpus: str, cut: CutModel, model: Model, exits: Path | None
-) -> tuple[CutModel, str]:
+def _without_words(corpus: str, cut: CutModel, model: Model) -> tuple[CutModel, str]:
     """Return a cut whose exit is fitted anew and without words, and what that loses, in words."""
     if cut.card.exit_head != "fitted":
         raise UserError(f"--without-words was given, and {cut.cut} of {model} reads no words.")
-    before = read_record(exits / EXITS_FILE, IndexExits).fit if exits else model.card.fit
     device = choose_training_device(FitSettings.device)
     encoder, tokenizer = checkpoint.load(model, device=device)
-    drop_exits(encoder)
-    texts = fit_texts(corpus, MOST_TEXTS, FitSettings.seed)
-    record = fit_texts_now(encoder, tokenizer, texts, FitSettings.seed, "none", with_words=False)
+    texts, seed, cosines = fit_texts(corpus, MOST_TEXTS, FitSettings.seed), FitSettings.seed, []
+    # Fitted with words too: what the given exit had on other texts does not compare.
+    for words in (True, False):
+        drop_exits(encoder)
+        record = fit_texts_now(encoder, tokenizer, texts, seed, "none", with_words=words)
+        cosine = record.cosines[cut.cut.layer - 1]
+        cosines.append(f"{cosine:.4f}" if cosine else "not known")
     if model.card.fit:
         record = replace(record, rotation=model.card.fit.rotation)
     assert encoder.fitted is not None, "it was fitted just now"
-    cosines = [fit.cosines[cut.cut.layer - 1] if fit else None for fit in (record, before)]
-    alone, read = (f"{cosine:.4f}" if cosine else "not known" for cosine in cosines)
     return with_exit_alone(cut, encoder.fitted, record), (
-        f"Without words: cosine to the full model {alone} on held-out texts of "
-        f"{', '.join(record.corpora)}; the exit with words had {read} where it was fitted."
+        f"Without words: cosine to the full model, which tells no ranking, {cosines[1]} on "
+        f"held-out texts of {', '.join(record.corpora)}; with words fitted on the same texts "
+        f"{cosines[0]}."
     )
 
 

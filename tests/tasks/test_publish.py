@@ -21,7 +21,7 @@ import m2dr
 from m2dr.core.records import Cut
 from m2dr.evaluation.grid import read_grid
 from m2dr.model.card import BEGIN, END
-from m2dr.model.checkpoint import load
+from m2dr.model.checkpoint import load, read_card
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.embed import embed_texts
 
@@ -124,7 +124,12 @@ def test_an_exit_without_words_is_a_dense_that_other_tools_run(
 
     said = done(*export, "--cut", "L2D8")
 
-    assert re.search(r"Without words: cosine to the full model 0\.\d{4} on held-out texts", said)
+    told = r"no ranking, (0\.\d{4}) on held-out texts .* (0\.\d{4})\."
+    figures = re.search(told, said)
+    assert figures is not None, said
+    fit = read_card(tiny_fitted).fit  # on the same texts, so with words they come to the same
+    assert fit is not None
+    assert float(figures[2]) == pytest.approx(fit.cosines[1], abs=2e-3)
     found = SentenceTransformer(str(out), device="cpu").encode(texts.read_text().splitlines())
     ours = m2dr.Encoder.from_pretrained(out, device="cpu", dtype="fp32")
     lines = texts.read_text().splitlines()
