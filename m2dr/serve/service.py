@@ -463,7 +463,8 @@ class Service:
         """Answer `POST /v1/embeddings`; documents run through the layers that queries search.
 
         Raises:
-            Refused: there is no such model or cut, or the queue is full.
+            Refused: there is no such model or cut, no word of a query is known at layer 0, or the
+                queue is full.
         """
         _check_texts(texts, "input")
         served = self._of_model(model)
@@ -477,6 +478,9 @@ class Service:
         ]
         whole = np.concatenate([outcome.vectors for outcome in outcomes])
         vectors = prefixes(whole, cut.dim, served.card.similarity)
+        if (zeros := np.flatnonzero(~vectors.any(axis=1))).size:
+            told = f"No word of number {zeros[0]} of input is known at layer {layer}"
+            raise Refused(422, f"{told}, so it has no vector.", "input")
         tokens = sum(outcome.tokens for outcome in outcomes)
         rows: list[Any] = vectors.tolist()
         if as_base64:

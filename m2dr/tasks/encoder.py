@@ -368,8 +368,15 @@ class Encoder:
     encode_corpus = encode_documents  # of BEIR
 
     def embed_query(self, text: str) -> list[float]:
-        """Return the vector of a query, as LangChain calls it."""
-        return cast("list[float]", self.encode_queries(text).tolist())
+        """Return the vector of a query, as LangChain calls it.
+
+        Raises:
+            UserError: no word of it is known at layer 0.
+        """
+        vector = self.encode_queries(text)
+        if not vector.any():
+            raise UserError(f"No word of {text[:80]!r} is known at layer 0, so it has no vector.")
+        return cast("list[float]", vector.tolist())
 
     def embed_documents(self, texts: Iterable[Item]) -> list[list[float]]:
         """Return the vectors of documents, as LangChain calls it."""

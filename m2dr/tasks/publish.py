@@ -1,12 +1,15 @@
 """Export a cut of a model, write its card, and upload it to the Hugging Face hub."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import error_summary, lock_folder
 from m2dr.core.records import (
@@ -29,11 +32,13 @@ from m2dr.core.requests import (
 from m2dr.core.settings import FitSettings
 from m2dr.evaluation.costs import bytes_per_document
 from m2dr.evaluation.grid import GRID, by_code
+from m2dr.index.exit_files import sampled_rows
+from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device
-from m2dr.model.encoder import parameters_of
+from m2dr.model.encoder import Encoder, parameters_of
 from m2dr.model.export import (
     CutModel,
     cut_model,
@@ -51,7 +56,10 @@ from m2dr.model.hub import (
     listed_modules,
 )
 from m2dr.model.st_folder import MODEL_SETTINGS
+from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.evaluating.figures import ModelResult, read_results
+from m2dr.tasks.indexing.unrelated import span_of
 from m2dr.tasks.models import names_of, newest_model
 from m2dr.tasks.training.fit import MOST_TEXTS, drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.training.run_folder import TRAINING_SETTINGS
@@ -73,6 +81,7 @@ FILES = (
     *TRANSFORMER_SETTINGS,
     TRAINING_SETTINGS,
 )
+_PIECES, _AMONG = 300, 2000  # of texts, and the texts that they are searched in, at most
 _IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
 
 
@@ -171,21 +180,47 @@ def _without_words(corpus: str, cut: CutModel, model: Model) -> tuple[CutModel, 
         raise UserError(f"--without-words was given, and {cut.cut} of {model} reads no words.")
     device = choose_training_device(FitSettings.device)
     encoder, tokenizer = checkpoint.load(model, device=device)
-    texts, seed, cosines = fit_texts(corpus, MOST_TEXTS, FitSettings.seed), FitSettings.seed, []
-    # Fitted with words too: what the given exit had on other texts does not compare.
+    texts, seed = fit_texts(corpus, MOST_TEXTS, FitSettings.seed), FitSettings.seed
+    rows = sampled_rows(len(texts), _AMONG).tolist()
+    read = (pair for row in rows for pair in texts.read(row, row + 1))
+    among = [text for side, text in read if side == "document"]
+    drop_exits(encoder)
+    documents = embed_texts(encoder, tokenizer, among, "document", [model.card.layers])[0]
+    ranks = []
+    # Fitted with words too: what the given exit finds of other texts does not compare.
     for words in (True, False):
         drop_exits(encoder)
         record = fit_texts_now(encoder, tokenizer, texts, seed, "none", with_words=words)
-        cosine = record.cosines[cut.cut.layer - 1]
-        cosines.append(f"{cosine:.4f}" if cosine else "not known")
+        ranks.append(_rank_of_pieces(encoder, tokenizer, cut.cut, among, documents))
     if model.card.fit:
         record = replace(record, rotation=model.card.fit.rotation)
     assert encoder.fitted is not None, "it was fitted just now"
     return with_exit_alone(cut, encoder.fitted, record), (
-        f"Without words: cosine to the full model, which tells no ranking, {cosines[1]} on "
-        f"held-out texts of {', '.join(record.corpora)}; with words fitted on the same texts "
-        f"{cosines[0]}."
+        f"Without words: pieces of {counted(len(among), 'texts', ',')} of "
+        f"{', '.join(record.corpora)} find theirs at a mean reciprocal rank of {ranks[1]:.3f}; "
+        f"with words fitted on the same texts {ranks[0]:.3f}."
     )
+
+
+def _rank_of_pieces(
+    encoder: Encoder, tokenizer: ModelTokenizer, cut: Cut, texts: Sequence[str], documents: Float32
+) -> float:
+    """Return 1 / rank, in the mean, of the text that each piece is of.
+
+    Args:
+        encoder: with the exits of the queries.
+        tokenizer: of the encoder.
+        cut: of the queries.
+        texts: N that are searched.
+        documents: their vectors by the full model, [N, W].
+    """
+    own = sampled_rows(len(texts), _PIECES)
+    pieces = [span_of(texts[row], number) for number, row in enumerate(own)]
+    queries = embed_texts(encoder, tokenizer, pieces, "query", [cut.layer])[0]
+    left, right = (prefixes(v, cut.dim, encoder.card.similarity) for v in (queries, documents))
+    scores = left @ right.T
+    better = scores > scores[np.arange(len(own)), own][:, None]
+    return float(np.mean(1 / (1 + better.sum(axis=1))))
 
 
 def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[MeasuredCut]:

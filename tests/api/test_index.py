@@ -385,6 +385,14 @@ def test_a_query_without_a_known_word_finds_nothing(tmp_path: Path, model: m2dr.
         index.embed_query("zzzz", layer=0)
 
 
+def test_a_query_without_a_known_word_has_no_vector(tiny_fitted: Path) -> None:
+    words = m2dr.Encoder(tiny_fitted, layer=0, device="cpu", dtype="fp32")
+
+    assert any(words.embed_query("read"))
+    with pytest.raises(UserError, match="No word of 'zzzz' is known at layer 0"):
+        words.embed_query("zzzz")
+
+
 def test_what_is_no_model_or_no_pair_of_passages_is_named(
     model: m2dr.Encoder, tmp_path: Path
 ) -> None:

@@ -249,6 +249,15 @@ def test_a_wrong_text_is_named(server: Server, texts: object, told: str) -> None
     assert (reply.status, told in reply.message) == (422, True), reply.message
 
 
+def test_a_query_without_a_known_word_has_no_vector(server: Server) -> None:
+    query = {"model": "tiny", "side": "query", "layer": 0, "input": ["read", "zzzz"]}
+
+    zeros = server.post("/v1/embeddings", query)
+
+    assert zeros.status == 422
+    assert zeros.message == "No word of number 1 of input is known at layer 0, so it has no vector."
+
+
 def test_models_and_costs(server: Server) -> None:
     (index,) = server.get("/models").json["indexes"]
 

@@ -150,6 +150,8 @@ def test_runs_and_verdicts(place: Path, index: m2dr.Index) -> None:
     assert 0 < len(some.docids) < len(every.docids)
     assert min(some.scores) >= least > max(every.scores[len(some.docids) :])
     assert re.search(rf"Unrelated texts at L0D32: p50 -?\d\.\d+, p90 {least:.3f}, p95", shown)
+    dims = re.findall(r"Unrelated texts at L0D(\d+):", shown)
+    assert dims == ["8", "32"]  # those that are built
     none = run("search", *asked, QUERY, "--min-score", "1.5").output
     assert "No document was found: none reaches --min-score 1.5." in none
     assert "'x' is neither a number nor one of p50" in refused(

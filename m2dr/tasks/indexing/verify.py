@@ -119,12 +119,14 @@ def _shared_problems(home: Path) -> Iterator[str]:
 
 
 def _measured(home: Path) -> Iterator[str]:
-    """Yield scores of unrelated texts by layer, at the most dims, and what a bridge is worth."""
+    """Yield scores of unrelated texts at dims that are built, and what a bridge is worth."""
     exits = home / EXITS_FOLDER
     if not (exits / EXITS_FILE).exists():
         return
     record = read_exits_record(exits)
-    for row in {row.layer: row for row in record.unrelated}.values():
+    built = {one.dim for store in store_folders_of(home) for one in built_indexes(store)}
+    built.add(max((row.dim for row in record.unrelated), default=0))
+    for row in (row for row in record.unrelated if row.dim in built):
         pairs = zip(PERCENTILES, row.quantiles, strict=True)
         shown = ", ".join(f"p{percentile:g} {score:.3f}" for percentile, score in pairs)
         yield f"Unrelated texts at {Cut(row.layer, row.dim)}: {shown}"
