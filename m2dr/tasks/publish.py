@@ -7,8 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import error_summary, lock_folder
@@ -59,6 +57,7 @@ from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.evaluating.figures import ModelResult, read_results
+from m2dr.tasks.indexing.certificate import best_ten, reciprocal_rank
 from m2dr.tasks.indexing.unrelated import span_of
 from m2dr.tasks.models import names_of, newest_model
 from m2dr.tasks.training.fit import MOST_TEXTS, drop_exits, fit_texts, fit_texts_now
@@ -205,7 +204,7 @@ def _without_words(corpus: str, cut: CutModel, model: Model) -> tuple[CutModel, 
 def _rank_of_pieces(
     encoder: Encoder, tokenizer: ModelTokenizer, cut: Cut, texts: Sequence[str], documents: Float32
 ) -> float:
-    """Return 1 / rank, in the mean, of the text that each piece is of.
+    """Return the mean reciprocal rank of the text that each piece is of; 0 below rank 10.
 
     Args:
         encoder: with the exits of the queries.
@@ -218,9 +217,7 @@ def _rank_of_pieces(
     pieces = [span_of(texts[row], number) for number, row in enumerate(own)]
     queries = embed_texts(encoder, tokenizer, pieces, "query", [cut.layer])[0]
     left, right = (prefixes(v, cut.dim, encoder.card.similarity) for v in (queries, documents))
-    scores = left @ right.T
-    better = scores > scores[np.arange(len(own)), own][:, None]
-    return float(np.mean(1 / (1 + better.sum(axis=1))))
+    return reciprocal_rank(best_ten(left @ right.T, left), own)
 
 
 def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[MeasuredCut]:

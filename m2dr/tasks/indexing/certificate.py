@@ -40,17 +40,17 @@ def measure_bridge(
     spans = [span_of(text, number + _OTHER) for number, text in enumerate(texts)]
     asked = model.encode_queries(spans, show_progress_bar=False)
     over, alone = words.bridged(asked, spans), words.embed(spans)
-    best = _best(model.similarity(asked, theirs), asked)
-    by_bridge, by_words = _best(over @ ours.T, over), _best(alone @ ours.T, alone)
+    best = best_ten(model.similarity(asked, theirs), asked)
+    by_bridge, by_words = best_ten(over @ ours.T, over), best_ten(alone @ ours.T, alone)
     return BridgeRecord(
         model=names_of([model.name])[0],
         spans=len(spans),
         documents=len(ours),
         overlap=_overlap(by_bridge, best),
         words_overlap=_overlap(by_words, best),
-        rank=_rank(by_bridge, places),
-        words_rank=_rank(by_words, places),
-        model_rank=_rank(best, places),
+        rank=reciprocal_rank(by_bridge, places),
+        words_rank=reciprocal_rank(by_words, places),
+        model_rank=reciprocal_rank(best, places),
     )
 
 
@@ -70,7 +70,7 @@ def bridge_told(record: BridgeRecord) -> str:
     )
 
 
-def _best(scores: Float32, queries: Float32) -> Int64:
+def best_ten(scores: Float32, queries: Float32) -> Int64:
     """Return the rows of the best documents, best first, [Q, 10]; -1 where a query is zeros."""
     best: Int64 = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
     best[~queries.any(axis=1)] = -1
@@ -83,7 +83,7 @@ def _overlap(found: Int64, wanted: Int64) -> float:
     return round(float(np.mean([len({*a} & {*b}) / len(b) for a, b in pairs])), 4)
 
 
-def _rank(found: Int64, places: Int64) -> float:
+def reciprocal_rank(found: Int64, places: Int64) -> float:
     """Return the mean reciprocal rank of one document each, 0 where it is not found."""
     hits = found == places[:, None]
     ranks = np.where(hits.any(axis=1), 1 / (hits.argmax(axis=1) + 1), 0)
