@@ -280,7 +280,11 @@ class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
         "Documents per file of vectors; an interruption loses one file at most.",
         least=1,
     )
-    store: Dtype = option("f16", "Number format of the stored vectors.")
+    store: Dtype | None = option(
+        None,
+        "Number format of the stored vectors: by default as a store has them, else f16, and f32 of "
+        "a model whose exits are its own, as papers measure it.",
+    )
     exits: bool = option(
         True, "Fit exits on the documents, so that queries of any layer can search the last one."
     )

@@ -148,7 +148,10 @@ def test_a_finished_store_is_not_encoded_again(ask: Asked, encoded: list[int]) -
     with pytest.raises(UserError, match="dtype 'f16', not 'f32'; --overwrite"):
         index_corpus(ask(store="f32"))
     index_corpus(ask(store="f32", overwrite=True))
+    index_corpus(ask())
     assert store_of(ask()).manifest.dtype == "f32"
+    index_corpus(ask(overwrite=True))
+    assert store_of(ask()).manifest.dtype == "f16"
 
 
 # A corpus that changes

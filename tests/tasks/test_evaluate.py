@@ -225,6 +225,18 @@ def test_codes_are_an_axis_whose_cells_rank_as_the_engine_does() -> None:
 
 
 @pytest.mark.usefixtures("place")
+def test_documents_are_searched_as_they_were_stored_and_a_note_names_int8() -> None:
+    index_corpus(IndexRequest("scifact", "model", dims=(8,), layers=(4,), store="int8"))
+    (found,) = grid(documents="last").grids
+    shutil.rmtree("indexes")
+
+    (usual,) = grid(documents="last").grids
+
+    assert {*found.notes} - {*usual.notes} == {"vectors of the documents are stored in int8"}
+    assert found.cells != usual.cells
+
+
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("more", "off"),  # a blend divides by the spread of scores, which is small here
     [({}, 1e-6), ({"hybrid": 0.4}, 1e-3), ({"corpora": ("arguana",)}, 1e-6)],

@@ -1,12 +1,14 @@
 """Models of the papers are measured as the papers measure them; referees are other libraries."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from commands import done, refused
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 from world import WORDS, make_model, write_beir
 
@@ -48,8 +50,15 @@ def rows_of(path: Path) -> dict[str, str]:
 def test_shallow_cuts_of_a_plain_model_are_raw_states_of_their_layer(
     config: str, corpus: Path, tiny_backbone: Path, here: Path
 ) -> None:
-    """At L2D16, as the retrieval paper's loop: queries and documents of layer 2, dot products."""
-    backbone = make_model(tiny_backbone, here / "backbone")
+    """At L2D16, as the retrieval paper's loop: queries and documents of layer 2, dot products.
+
+    The states of all texts have so much in common that float16 would exchange documents.
+    """
+    plain = shutil.copytree(tiny_backbone, here / "plain")
+    weights = load_file(plain / "model.safetensors")
+    weights["encoder.layer.1.output.LayerNorm.bias"] += 40
+    save_file(weights, plain / "model.safetensors", {"format": "pt"})
+    backbone = make_model(plain, here / "backbone")
     settings = (
         f"backbone={backbone}", f"corpus={corpus}", "batch_size=4", "negatives=0", "dtype=fp32",
         f"query_length={QUERY}", f"document_length={DOCUMENT}", "device=cpu", "dims=[]",
@@ -71,6 +80,8 @@ def test_shallow_cuts_of_a_plain_model_are_raw_states_of_their_layer(
         told = done("evaluate", "retrieval", "--corpus", corpus, "--model", "model", *ask, *words)
         return float(json.loads(told)["grids"][0]["cells"]["L2D16"]["RR@10"])
 
+    rounded = queries @ documents.half().float().T
+    assert (rounded.argsort(dim=1) != (queries @ documents.T).argsort(dim=1)).any()
     assert measured() == pytest.approx(expected, abs=1e-6)
     assert measured("--exits", "index") != pytest.approx(expected, abs=0.005)
     assert json.loads((here / "model" / "m2dr.json").read_text())["exits"] == "model"

@@ -440,6 +440,9 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
     dropped = "the query's own document is dropped from its ranking"
     notes: tuple[str, ...] = (dropped,) if task.dataset.drops_own_document else ()
     notes = (*ranker.plans[layer].options.notes, *notes, *notes_of(ranker.plans))
+    usual = "f32" if ranker.card.exits == "model" else "f16"
+    for form in sorted({each.manifest.dtype for each in ranker.stores.values()} - {usual, "f32"}):
+        notes += (f"vectors of the documents are stored in {form}",)
     if any(cut.code.endswith(AGAIN) for cut in cells):
         notes += (f"{AGAIN}: the best {RESCORED} by a code are scored again by the stored vectors",)
     grid = Grid(

@@ -309,9 +309,18 @@ def encode_stores(
         corpus = f"{dataset.name}={changed}"
         dataset = open_corpus(corpus)
     label = label_of(model, absolute(request.corpus))
-    plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
+    form = request.store or ("f32" if card.exits == "model" else "f16")
+    plan = StorePlan(dataset.name, 0, card.width, label, form, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
-    stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
+    kept = (
+        {}
+        if request.store or request.overwrite
+        else {path: _plan_of(path) for path in paths.values()}
+    )
+    stores = tuple(
+        (path, replace(plan, layer=layer, dtype=(kept.get(path) or plan).dtype))
+        for layer, path in paths.items()
+    )
     if exits and dataset.document_count < exit_files.FEWEST_DOCUMENTS:
         exits = False
         few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST_DOCUMENTS}"
@@ -491,12 +500,18 @@ def _link(source: Path, target: Path) -> None:
     sync(target.parent)
 
 
+def _plan_of(folder: Path) -> StorePlan | None:
+    """Return the plan of a store, finished or not."""
+    if (folder / STORE).exists():
+        return open_store(folder).manifest.plan
+    path = folder / PARTIAL
+    return read_record(path, StorePlan) if path.exists() else None
+
+
 def _runtime_of(folder: Path) -> str:
     """Return the runtime that a store, finished or not, is encoded in; without one ''."""
-    if (folder / STORE).exists():
-        return open_store(folder).manifest.runtime
-    path = folder / PARTIAL
-    return read_record(path, StorePlan).runtime if path.exists() else ""
+    begun = _plan_of(folder)
+    return begun.runtime if begun else ""
 
 
 def _with_runtime(job: EncodingJob) -> EncodingJob:
