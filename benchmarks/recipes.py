@@ -211,11 +211,13 @@ def training_file(data: Path, out: Path) -> Path:
     return aside.replace(path)
 
 
-def measure_retrieval(model: Path | str, tasks: Sequence[Task], card: ModelCard) -> Found:
+def measure_retrieval(
+    model: Path | str, tasks: Sequence[Task], card: ModelCard, dims: Sequence[int] = ()
+) -> Found:
     """nDCG@10 of every layer and dim on every task, in the mean and by query."""
     encoder, tokenizer = checkpoint.load(model, device="auto")
     encoder.card = card
-    dims = default_dims(card.width)
+    dims = dims or default_dims(card.width)
     found: dict[str, dict[str, float]] = {}
     by_query: dict[str, dict[str, Any]] = {}
     layers = [layer for layer in (0, *LAYERS) if card.lowest_layer <= layer <= card.layers]
@@ -391,7 +393,8 @@ def budgets(arguments: argparse.Namespace) -> None:
     }  # fmt: skip
 
     def measured(folder: Path | str, card: ModelCard, tasks: Sequence[Task] = tasks) -> Found:
-        return measure_retrieval(folder, tasks, replace(card, query_length=64, document_length=128))
+        card = replace(card, query_length=64, document_length=128)
+        return measure_retrieval(folder, tasks, card, arguments.dims)
 
     fits: dict[str, list[tuple[str, Sequence[Task]]]] = {
         " + fit": [(str(corpus), tasks)],
@@ -553,6 +556,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--all-cuts", action="store_true", help="Separate models of all 42 cuts.")
+    parser.add_argument("--dims", type=int, nargs="+", default=(), help="Of budgets.")
     parser.add_argument("--only", action="append", help="Part of a recipe's name; repeatable.")
     arguments = parser.parse_args()
     RUNS[arguments.what](arguments)

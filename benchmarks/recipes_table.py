@@ -153,10 +153,11 @@ def sentence_table(results: Results) -> list[str]:
 
 def cuts_table(results: Results, cuts: Sequence[str]) -> list[str]:
     """One row per recipe: some cuts, and the mean of the grid."""
-    grid = [f"L{layer}D{dim}" for layer in LAYERS for dim in DIMS]
+    measured = next(iter(next(iter(results.cells.values())).values()))
+    grid = [cut for cut in measured if not cut.startswith("L0")]
     columns = [*([cut] for cut in cuts), grid]
     lines = [
-        f"| recipe | seeds | {' | '.join(cuts)} | all 42 cuts |",
+        f"| recipe | seeds | {' | '.join(cuts)} | all {len(grid)} cuts |",
         "|---" * (len(cuts) + 3) + "|",
     ]
     for name in results.cells:
@@ -202,7 +203,17 @@ CLAIMS = {
 
 def budgets_tables(folder: Path, tasks: tuple[str, ...]) -> list[list[str]]:
     """Each collection by where its exits come from, and beside plain."""
-    parts = []
+    results = read(folder)
+    cut = {
+        name: cells for name, cells in results.cells.items() if name.split()[0] in ("plain", "mrl")
+    }
+    last = [name for name in next(iter(cut.values()))[13] if name.startswith("L6")]
+    parts = [
+        ["## Dims that are cut off at the last layer, mean of the collections"],
+        cuts_table(Results(cut, tasks), last),
+    ]
+    if WHOLE not in last or "L6D128" not in last:
+        return parts  # of --dims
     for kind, title in KINDS.items():
         for task in tasks:
             results = read(folder, task)
@@ -211,12 +222,7 @@ def budgets_tables(folder: Path, tasks: tuple[str, ...]) -> list[list[str]]:
     for task in tasks:
         parts += [[f"## Against plain, each with an index of its own: {task}"]]
         parts += [pairs_table(folder, task, " + index", "plain")]
-    parts += [["## Dims that are cut off at the last layer, mean of the collections"]]
-    results = read(folder)
-    cut = {
-        name: cells for name, cells in results.cells.items() if name.split()[0] in ("plain", "mrl")
-    }
-    return [*parts, cuts_table(Results(cut, tasks), [f"L6D{dim}" for dim in DIMS])]
+    return parts
 
 
 def named(results: Results, kind: str) -> list[str]:
