@@ -208,12 +208,13 @@ def budgets_tables(folder: Path, tasks: tuple[str, ...]) -> list[list[str]]:
         name: cells for name, cells in results.cells.items() if name.split()[0] in ("plain", "mrl")
     }
     last = [name for name in next(iter(cut.values()))[13] if name.startswith("L6")]
-    parts = [
+    at_the_end = [
         ["## Dims that are cut off at the last layer, mean of the collections"],
         cuts_table(Results(cut, tasks), last),
     ]
-    if WHOLE not in last or "L6D128" not in last:
-        return parts  # of --dims
+    parts: list[list[str]] = []
+    if not {"L6D128", WHOLE} <= {*last}:
+        return at_the_end  # of --dims
     for kind, title in KINDS.items():
         for task in tasks:
             results = read(folder, task)
@@ -222,7 +223,7 @@ def budgets_tables(folder: Path, tasks: tuple[str, ...]) -> list[list[str]]:
     for task in tasks:
         parts += [[f"## Against plain, each with an index of its own: {task}"]]
         parts += [pairs_table(folder, task, " + index", "plain")]
-    return parts
+    return [*parts, *at_the_end]
 
 
 def named(results: Results, kind: str) -> list[str]:
