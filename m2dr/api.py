@@ -260,6 +260,10 @@ class EvaluatedGrid(Grid):
 
     folder: Path = Path()  # with grid.json, grid.csv and runs
 
+    def __fspath__(self) -> str:
+        """Return the folder, so that `m2dr.compare(grid, other)` and `m2dr.pick(grid)` work."""
+        return str(self.folder)
+
     def __str__(self) -> str:
         return text_tables([self])
 

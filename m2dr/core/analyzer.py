@@ -4,7 +4,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,10 +26,27 @@ _PART = re.compile(
     r"|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])"
 )
 # Scripts without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, kana, and Han.
-_UNSPACED = re.compile(
-    "([\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff]+)"
+_CHARS = (
+    "\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
 )
+_UNSPACED = re.compile(f"([{_CHARS}]+)")
+# What white space parts, and in scripts without any two characters, with the marks behind them.
+_PLACE = re.compile(rf"[{_CHARS}]{{1,2}}[^\w\s]*|[^\s{_CHARS}]+")
+
+
+def word_places(text: str) -> list[tuple[int, int]]:
+    """Return where each word of a text begins and ends; without spaces, each two characters.
+
+    >>> word_places("a file"), word_places("東京都、")
+    ([(0, 1), (2, 6)], [(0, 2), (2, 4)])
+    """
+    return [match.span() for match in _PLACE.finditer(text)]
+
+
+def cut_words(text: str, places: Sequence[tuple[int, int]]) -> str:
+    """Return a text from the first to the last of some neighbouring places, each space single."""
+    return " ".join(text[places[0][0] : places[-1][1]].split()) if places else ""
 
 
 class Analyzer:

@@ -102,6 +102,12 @@ def refuse_both(resume: bool, overwrite: bool) -> None:
         raise UserError("--resume goes on and --overwrite begins again; give one of them.")
 
 
+def refuse_weight_alone(queries: object, weight: float | None) -> None:
+    """Raise UserError when a weight of a log was given without one."""
+    if queries is None and weight is not None:
+        raise UserError(f"--query-weight {weight:g} was given without --queries.")
+
+
 def of_queries(dtype: str) -> str:
     """Return the number format of queries beside documents of one: int8 is of documents alone."""
     return "auto" if dtype == "int8" else dtype

@@ -503,6 +503,8 @@ def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` 
         several = isinstance(value, Iterable) and not isinstance(value, str)
         parts = value.split(",") if isinstance(value, str) else [value]
         value = list(value) if several else parts
+    if is_list:
+        value = [fspath(part) if isinstance(part, PathLike) else part for part in value]
     forms = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
     choices = [choice for part in forms for choice in get_args(part)]
     if choices and value is not None and value not in choices:

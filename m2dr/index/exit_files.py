@@ -23,7 +23,7 @@ from m2dr.core.arrays import Array, Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.option import PERCENTILES
 from m2dr.core.records import EXITS_FILE, IndexExits
-from m2dr.index.manifest import STORE, Label, StoreManifest, layer_folders
+from m2dr.index.manifest import MANIFEST, STORE, Label, StoreManifest, layer_folders
 from m2dr.index.store import DIGEST_BYTES, Digests, stamp_of
 
 EXITS_FOLDER = "exits"  # beside the stores
@@ -41,9 +41,10 @@ def exits_folder(store: Path) -> Path:
 
 
 def state_of(home: Path) -> list[tuple[int, ...]]:
-    """Return the stamps of the stores and the exits of a home: others once either has changed."""
+    """Return the stamps of the stores, indexes and exits of a home: others once one has changed."""
     records = [folder / STORE for folder in layer_folders(home)]
-    return [stamp_of(path) for path in (*records, home / EXITS_FOLDER / EXITS_FILE)]
+    indexes = sorted(home.glob(f"layer-*/dim-*/{MANIFEST}"))
+    return [stamp_of(path) for path in (*records, *indexes, home / EXITS_FOLDER / EXITS_FILE)]
 
 
 def read_exits_record(folder: Path) -> IndexExits:
@@ -193,6 +194,21 @@ class ShortFile:
     texts: Sequence[str]
     vectors: Array
     digests: Digests
+
+    @classmethod
+    def packed(cls, texts: Sequence[str], vectors: Float32, digests: Digests) -> "ShortFile":
+        """Return texts with their vectors in float16.
+
+        Raises:
+            UserError: a number is too large for it.
+        """
+        most = float(np.finfo(np.float16).max)
+        for row in np.flatnonzero((np.abs(vectors) > most).any(axis=1))[:1]:
+            raise UserError(
+                f"The vector of {texts[row][:80]!r} holds {np.abs(vectors[row]).max():,.0f}, and "
+                f"spans and logs are kept in float16, which ends at {most:,.0f}; scale all vectors."
+            )
+        return cls(texts, vectors.astype(np.float16), digests)
 
     def of(self, digests: Digests) -> "ShortFile":
         """Return what is left without the spans of documents that are no longer there."""

@@ -278,9 +278,9 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         )  # fmt: skip
 
     @app.get("/models", response_model=ModelsAnswer, **answered)
-    def models() -> Table:
+    async def models() -> Table:
         """Return the indexes, with the cuts that can be searched and their costs."""
-        return service.models()
+        return await service.models()
 
     @app.get("/v1/models", **guarded)
     async def openai_models() -> Table:

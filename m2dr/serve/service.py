@@ -129,7 +129,7 @@ class ServedIndex:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether documents or exits on disk are others than those that were opened."""
+        """Whether documents, indexes or exits on disk are others than those that were opened."""
         resolved = self.index.resolved
         return state_of(resolved.home) != resolved.state
 
@@ -501,9 +501,10 @@ class Service:
         except QueueFullError:
             raise Refused(429, "Too many requests wait already. Try again in a second.") from None
 
-    def models(self) -> Table:
-        """Answer `GET /models`."""
-        return {"indexes": [self._model(name) for name in self.indexes]}
+    async def models(self) -> Table:
+        """Answer `GET /models`; an index that has changed is opened meanwhile, as for searches."""
+        names = [self._index(name)[0] for name in self.indexes]
+        return {"indexes": await asyncio.to_thread(lambda: [self._model(n) for n in names])}
 
     def _model(self, name: str) -> Table:
         index = self.indexes[name]

@@ -99,8 +99,8 @@ class TrainingModule(nn.Module):
         """
         chosen = self.objective.at(step, batch)
         # With activations of one part at a time, each part looks its words up.
-        once = None if self._cached else getattr(self.encoder, "looking_up_once", None)
-        with once([ids for ids, *_ in texts]) if once else nullcontext():
+        once = nullcontext if self._cached else self.encoder.looking_up_once
+        with once([ids for ids, *_ in texts]):  # type: ignore[operator]  # `Encoder` has it
             vectors, related = embed(self._encode, texts, chosen.layers)
         positives, others = vectors[:, queries : 2 * queries], vectors[:, 2 * queries :]
         documents = torch.cat([all_gather(positives), all_gather(others)], dim=1)

@@ -144,7 +144,9 @@ def test_arguments_of_a_command_need_no_names(grid: EvaluatedGrid) -> None:
     report = m2dr.compare(grid.folder, f"{grid.folder}@L4D32")
 
     assert str(report) == str(m2dr.compare(folder=grid.folder, against=[f"{grid.folder}@L4D32"]))
-    assert m2dr.pick(grid.folder).chosen == grid.pick().chosen
+    assert str(report) == str(m2dr.compare(grid, f"{grid.folder}@L4D32"))
+    assert m2dr.compare(grid, grid).comparisons == m2dr.compare(grid, [grid]).comparisons
+    assert m2dr.pick(grid).chosen == m2dr.pick(grid.folder).chosen == grid.pick().chosen
     with pytest.raises(UserError, match="pick takes 1 value without a name"):
         m2dr.pick(grid.folder, 3)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -382,6 +383,25 @@ def test_an_index_that_changes_is_answered_from_one_state(world: World, tmp_path
     assert sorted(filtered) == [f"n{n}" for n in range(9)]
     for number, states in enumerate(zip(before, after, strict=True)):
         assert all(each[number] in states for each in seen)
+
+
+def test_an_index_that_is_built_beside_is_found(world: World, tmp_path: Path) -> None:
+    request = IndexRequest(
+        str(world.corpus), str(world.model), dims=(32,), root=tmp_path / "indexes", device="cpu",
+        dtype="fp32",
+    )  # fmt: skip
+    index_corpus(request)
+    with Server("--index", request.root, *CPU, cwd=tmp_path) as server:
+
+        def dims() -> list[int]:
+            return list(server.get("/models").json["indexes"][0]["dims"])
+
+        assert dims() == [8, 16, 32]
+        index_corpus(replace(request, dims=(24,), engines=("hnsw",)))
+        end = time.monotonic() + 60
+        while dims() != [8, 16, 24, 32]:
+            assert time.monotonic() < end, "dim 24 was not found"
+            time.sleep(0.1)
 
 
 # The description

@@ -280,6 +280,20 @@ def test_bad_vectors_leave_no_index(world: World) -> None:
     assert not world.root.exists()
 
 
+def test_a_weight_of_no_log_is_refused(world: World) -> None:
+    with pytest.raises(UserError, match=r"--query-weight 0\.3 was given without --queries"):
+        world.load(model="any", query_weight=0.3)
+    assert not world.root.exists()
+
+
+def test_a_log_too_large_for_float16_is_told_so(world: World) -> None:
+    Path("log.txt").write_text("open\nread\n")
+    np.save("large.npy", np.full((2, WIDTH), [[1.0], [70_000.0]], np.float32))
+    asked = {"queries": Path("log.txt"), "query_vectors": Path("large.npy"), "rotate": "no"}
+    with pytest.raises(UserError, match="vector of 'read' holds 70,000, .* ends at 65,504"):
+        world.load(similarity="dot", **asked)
+
+
 def test_one_document_is_an_index(world: World) -> None:
     Path("one.jsonl").write_text('{"_id": "d", "text": "read the file"}\n')
     np.save(world.vectors, world.documents[:1])

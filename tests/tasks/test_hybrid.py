@@ -1,6 +1,7 @@
 """Words beside vectors, by BM25 or in the queries: in a search, a filter, a grid, and after changes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,12 +103,11 @@ def test_words_follow_the_documents(index: m2dr.Index) -> None:
         fresh.search("list", hybrid=1)
     index_corpus(IndexRequest("indexes/c", index.resolved.model.name, **FP32))
     assert fresh.search("list", k=1, hybrid=1).hits[0].bm25_score
-    index_corpus(IndexRequest("indexes/c", index.resolved.model.name, language="none", **FP32))
+    bare = IndexRequest("indexes/c", index.resolved.model.name, exits=False, **FP32)
+    index_corpus(replace(bare, language="none"))
     assert Bm25.open(path, fresh.searcher().documents.docids).language == "none"
     with pytest.raises(UserError, match="no stemmer of 'klingon'"):
-        index_corpus(
-            IndexRequest("indexes/c", index.resolved.model.name, language="klingon", **FP32)
-        )
+        index_corpus(replace(bare, language="klingon"))
 
 
 def test_the_command_line(index: m2dr.Index) -> None:

@@ -24,7 +24,9 @@ from m2dr.core.requests import (
     QueryOptions,
     SearchRequest,
 )
+from m2dr.index.bm25 import BM25, Bm25
 from m2dr.index.exit_files import ShortFile, are_outdated, fitting_exits, read_exits_record
+from m2dr.index.store import open_store
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.evaluating.evaluate import evaluate
@@ -32,6 +34,7 @@ from m2dr.tasks.indexing import fit_index as fit_index_module
 from m2dr.tasks.indexing import index as index_module
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.indexing.unrelated import span_of
 from m2dr.tasks.query import open_queries, plan_query
 from m2dr.tasks.searching.search import Searcher
 from m2dr.tasks.training.fit import QUERY_WEIGHT
@@ -266,6 +269,45 @@ def test_spans_and_a_log_are_rows_of_the_words(long: Ask) -> None:
     assert near[1] > near[0]
 
     index_corpus(logged)
+
+
+def test_another_language_is_refused_until_a_fit_replaces_the_words(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ask()
+    index_corpus(request)
+    german, told = replace(request, language="german"), "words of language english, not german"
+    with pytest.raises(UserError, match=told):
+        index_corpus(german)
+    again = replace(fit_of(request), language="german")
+    with pytest.raises(UserError, match=told):
+        fit_index(replace(again, query_model=request.model))
+    monkeypatch.setattr("m2dr.index.exit_files.FEWEST_DOCUMENTS", 1000)
+    with pytest.raises(UserError, match=told):
+        index_corpus(german)  # which would fit none
+    fit_index(replace(again, overwrite=True))
+    home = folder_of(request).parent
+    words = Bm25.open(home / BM25, open_store(home / "layer-04").docids)
+    assert words is not None
+    assert words.language == record_of(request).language == "german"
+    index_corpus(german)
+
+
+def test_texts_without_spaces_give_spans_too(
+    ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw, signs = np.random.default_rng(3), list("東京都日本首人口大学研究語活動物")
+    texts = ["".join(draw.choice(signs, 40)) + "。" for _ in range(80)]
+    path = tmp_path / "signs.jsonl"
+    lines = [{"_id": f"d{n}", "text": text} for n, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    request = ask(corpus=str(path))
+    index_corpus(request)
+    spans = ShortFile.read(folder_of(request)).texts
+    assert record_of(request).spans == len(spans) == 20
+    assert "20 spans" in capsys.readouterr().err
+    assert all(any(span in text for text in texts) and 6 <= len(span) <= 21 for span in spans)
+    assert {len(span_of(text, number)) <= 25 for number, text in enumerate(texts)} == {True}
 
 
 def test_a_log_that_no_exit_would_learn_from_is_refused(

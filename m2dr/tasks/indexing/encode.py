@@ -321,6 +321,9 @@ def encode_stores(
         (path, replace(plan, layer=layer, dtype=(kept.get(path) or plan).dtype))
         for layer, path in paths.items()
     )
+    last = exit_files.exits_folder(stores[-1][0]) if max(layers) == card.layers > 0 else None
+    if exits and last and (last / EXITS_FILE).exists() and not request.overwrite:
+        refuse_other_fit(last, request, request.language)
     if exits and dataset.document_count < exit_files.FEWEST_DOCUMENTS:
         exits = False
         few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST_DOCUMENTS}"
@@ -329,11 +332,7 @@ def encode_stores(
             raise UserError(f"{told}, with --queries too.")
         if not _is_begun(home):
             say(told)
-    folder = (
-        exit_files.exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
-    )
-    if folder and (folder / EXITS_FILE).exists() and not request.overwrite:
-        refuse_other_log(folder, request)
+    folder = last if exits else None
     count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
     job = EncodingJob(corpus, count, model, device, dtype, stores, folder, request.runtime)
     rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
@@ -357,14 +356,19 @@ def encode_stores(
     return job, dataset, [open_store(path) for path, _ in stores]
 
 
-def refuse_other_log(folder: Path, log: QueryLog) -> None:
-    """Raise UserError where exits in a folder did not learn from a log, or not with its weight."""
+def refuse_other_fit(folder: Path, log: QueryLog, language: str = "") -> None:
+    """Raise UserError where exits in a folder are of another language, log or weight of it."""
     queries, fit = read_log(log.queries, log.query_weight), exit_files.read_exits_record(folder).fit
     weight = fit.query_weight if log.query_weight is None else log.query_weight
     if queries and (fit.log, fit.query_weight) != (json_sha256(queries), weight):
         raise UserError(
             f"{folder} has exits without {log.queries} of weight {weight:g}; m2dr index fit "
             "--overwrite --queries replaces them."
+        )
+    if language and language != fit.language:
+        raise UserError(
+            f"{folder} has words of language {fit.language}, not {language}; m2dr index fit "
+            f"--overwrite --language {language} replaces them."
         )
 
 

@@ -48,11 +48,11 @@ from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus, texts_of
+from m2dr.tasks.corpus import CorpusDigest, model_for, open_bm25, open_corpus, texts_of
 from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
-from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, refuse_other_log
+from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, refuse_other_fit
 from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
@@ -170,7 +170,7 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     store, exits = open_store(folder), exit_files.exits_folder(folder)
     fitted = not request.overwrite and exit_files.fitting_exits(folder)
     if fitted:
-        refuse_other_log(exits, request)
+        refuse_other_fit(exits, request, request.language)
     outdated = fitted and exit_files.are_outdated(folder)
     measured = fitted and exit_files.read_exits_record(exits).unrelated
     if measured and not request.query_model and not outdated:
@@ -196,6 +196,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
         refit_words(folder, dataset)
     if not fitted:
         _fit(job, dataset, store, exits, request.language, request, request.query_vectors)
+    if request.language:
+        open_bm25(store, lambda: dataset, request.language, rebuild=True)
     if request.query_model:
         _bridge(request, dataset, store, exits)
     record = measure_unrelated(model, dataset, store, request.device, request.dtype)
@@ -275,9 +277,9 @@ def _fit(
         sampled = exit_files.sampled_rows(store.documents)
         texts = list(texts_of(dataset, sampled))
         read = with_spans(encoder, tokenizer, texts, states, store.documents, queries)
-        short = ShortFile(
+        short = ShortFile.packed(
             (*read.spans, *queries),
-            as_targets(encoder, read.short[:, -job.model.card.width :]).astype(np.float16),
+            as_targets(encoder, read.short[:, -job.model.card.width :]),
             store.digests()[sampled[read.places]],
         )
         rows, vectors = _rows_of(store, dataset, language)
@@ -290,8 +292,9 @@ def _fit(
         record = _write(encoder.fitted, store, fit, str(dtype), folder, short)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     say(
-        f"{counted(fit.words, 'words', ',')} and exits fitted in {time.monotonic() - begun:,.0f} s;"
-        f" cosines of layers from 1 with the full model, held out: {cosines}."
+        f"{counted(fit.words, 'words', ',')} and exits fitted, also on "
+        f"{counted(fit.spans, 'spans', ',')}, in {time.monotonic() - begun:,.0f} s; "
+        f"cosines of layers from 1 with the full model, held out: {cosines}."
     )
     return record
 
@@ -313,7 +316,7 @@ def _given(path: Path | None, given: Path | None, card: ModelCard, store: Store)
     rows = vectors.of([query.id for query in queries], "queries")[list(places.values())]
     found = vectors.finite(rows)
     found = unit_rows(found) if card.similarity == "cosine" else found
-    return ShortFile(tuple(places), found.astype(np.float16), np.empty(0, "S"))
+    return ShortFile.packed(tuple(places), found, np.empty(0, "S"))
 
 
 def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, Float32]:

@@ -13,7 +13,7 @@ from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
 from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard, Similarity
 from m2dr.core.report import Report, timed
-from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest
+from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest, refuse_weight_alone
 from m2dr.data.dataset import Dataset
 from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors
@@ -97,6 +97,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     """
     if request.model and (log := request.queries or request.query_vectors):
         raise UserError(f"{log} is for words; of a model m2dr index fit --queries fits them.")
+    refuse_weight_alone(request.queries, request.query_weight)
     source = _Source.of(request)
     vectors, dataset = source.vectors, source.dataset
     model, rotation = _model_of(request, source)
@@ -133,11 +134,11 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         open_bm25(store, lambda: dataset, rebuild=True)
     if not request.model:
         # Loads torch, which a search does without.
-        from m2dr.tasks.indexing.encode import refuse_other_log
+        from m2dr.tasks.indexing.encode import refuse_other_fit
         from m2dr.tasks.indexing.fit_index import fit_index
 
         if exits := fitting_exits(folder):
-            refuse_other_log(exits, request)
+            refuse_other_fit(exits, request)
         else:
             fit_index(
                 FitIndexRequest(

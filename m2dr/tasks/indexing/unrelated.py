@@ -9,6 +9,7 @@ from itertools import chain
 
 import numpy as np
 
+from m2dr.core.analyzer import cut_words, word_places
 from m2dr.core.arrays import Float32, Floats
 from m2dr.core.files import lock_folder, write_record
 from m2dr.core.option import PERCENTILES
@@ -72,6 +73,6 @@ def _cut(row: UnrelatedScores) -> tuple[int, int]:
 
 def span_of(text: str, number: int) -> str:
     """Return some words of a text one after the other; how many, and which, goes by its number."""
-    words = text.split()
-    start = number * 7919 % max(len(words) - _WORDS[number % len(_WORDS)] + 1, 1)
-    return " ".join(words[start:][: _WORDS[number % len(_WORDS)]]) or "-"
+    words, count = word_places(text), _WORDS[number % len(_WORDS)]
+    start = number * 7919 % max(len(words) - count + 1, 1)
+    return cut_words(text, words[start:][:count]) or "-"

@@ -78,7 +78,7 @@ class ResolvedIndex:
 
     @cached_property
     def state(self) -> list[tuple[int, ...]]:
-        """The stamps of stores and exits when the request was resolved."""
+        """The stamps of stores, indexes and exits when the request was resolved."""
         return state_of(self.home)
 
     @property

@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.analyzer import cut_words, word_places
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
 from m2dr.core.records import FitRecord, ModelCard, Query, Rotation, Side
 from m2dr.core.report import Report, timed
+from m2dr.core.requests import refuse_weight_alone
 from m2dr.core.settings import FitSettings
 from m2dr.data.qrels import read_topics
 from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
@@ -261,11 +263,11 @@ def cut_spans(
     """
     found, places = [], []
     for place in np.sort(draw.permutation(len(texts))[: len(texts) // ONE_SPAN_OF]).tolist():
-        words = texts[place].split()
+        words = word_places(texts[place])
         if len(words) >= SPAN_WORDS[1]:
             count = int(draw.integers(*SPAN_WORDS))
             first = int(draw.integers(len(words) - count + 1))
-            found.append(" ".join(words[first : first + count]))
+            found.append(cut_words(texts[place], words[first : first + count]))
             places.append(place)
     return found, np.array(places, np.int64)
 
@@ -529,8 +531,7 @@ def read_log(path: Path | None, weight: float | None) -> tuple[str, ...]:
     Raises:
         UserError: there is no query, or a weight of none.
     """
-    if path is None and weight is not None:
-        raise UserError(f"--query-weight {weight:g} was given without --queries.")
+    refuse_weight_alone(path, weight)
     return tuple(distinct_queries(path, queries_of(path))) if path is not None else ()
 
 
