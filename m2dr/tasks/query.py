@@ -353,10 +353,10 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     if len(sources) == 1 < len(plans):
         yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
     fresh = [plan for plan in plans.values() if plan.exits and not plan.has_old_exit]
-    if layers := ", ".join(str(plan.layer) for plan in fresh):
-        yield f"queries of layers {layers} pass exits that were fitted on these documents"
-    if layers := ", ".join(str(plan.layer) for plan in plans.values() if plan.has_old_exit):
-        yield f"the exits of layers {layers} were fitted before some of the documents changed"
+    if fresh:
+        yield f"queries of {_layers(fresh)} pass exits that were fitted on these documents"
+    if old := [plan for plan in plans.values() if plan.has_old_exit]:
+        yield f"the exits of {_layers(old)} were fitted before some of the documents changed"
     for plan in plans.values():
         if origin := SOURCES[plan.source].origin(plan):
             yield f"queries of layer {plan.layer} are {origin}"
@@ -365,6 +365,10 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
             "the model was trained with documents of "
             f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
         )
+
+
+def _layers(plans: Sequence[QueryPlan]) -> str:
+    return f"layer{'s' if len(plans) > 1 else ''} {', '.join(str(plan.layer) for plan in plans)}"
 
 
 # Encode
