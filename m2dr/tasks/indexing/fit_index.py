@@ -223,7 +223,8 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
             raise unfit([store.manifest.corpus], error) from error
         model = exit_files.encoding_of(label_of(encoder.model))
         words = replace(words, bridge=head.weight.T, query_model=model)
-        judges = np.flatnonzero(held_out(len(rows)))[:MOST_SPANS]
+        judges = np.flatnonzero(held_out(len(rows)))
+        judges = judges[exit_files.sampled_rows(len(judges), MOST_SPANS)]
         worth = None
         if judges.size:
             texts = list(texts_of(dataset, rows[judges]))
