@@ -119,7 +119,11 @@ def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) ->
     job, dataset, stores = encode_stores(request, model, layers, fits_exits)
     if job.exits:
         fit_encoded(
-            replace(job, runtime=stores[-1].manifest.runtime),
+            replace(
+                job,
+                runtime=stores[-1].manifest.runtime,
+                stores=((stores[-1].folder, stores[-1].manifest.plan),),
+            ),
             dataset,
             stores[-1],
             request.language,
@@ -204,9 +208,6 @@ def _change(
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
         shutil.copymode(path, temporary)
     layers = manifest.stored_layers(request.root, name, model.card.fingerprint)
-    if layers:
-        last = manifest.store_folder(request.root, name, model.card.fingerprint, layers[-1])
-        model = model.with_lengths_of(manifest.StoreManifest.read(last).label)
     _, _, stores = encode_stores(request, model, layers, changed=changed)
     changed.replace(path)
     sync_folder(path.parent)
