@@ -4,11 +4,9 @@ Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 """
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +24,6 @@ from m2dr.core.files import (
 from m2dr.core.progress import progress, say
 from m2dr.core.records import (
     EXITS_FILE,
-    BridgeRecord,
     FitRecord,
     IndexExits,
     ModelCard,
@@ -252,7 +249,7 @@ def _fit(
     asked: FitOptions,
     given: tuple[Path | None, Path | None] = (None, None),
 ) -> IndexExits:
-    """Fit exits, or words of vectors without a model; a bridge to these vectors stays.
+    """Fit exits, or words of vectors without a model.
 
     Args:
         job: with the model of the store.
@@ -263,7 +260,6 @@ def _fit(
         given: a log that is named, and its vectors.
     """
     begun, queries = time.monotonic(), asked.queries
-    bridge, certificate = _bridge_of(store, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         names = (store.manifest.corpus,)
@@ -278,12 +274,11 @@ def _fit(
             judged = partial(judged_weight, rows, vectors, short, dataset, store)
             weight = weight_told(queries, asked.query_weight, judged)
             words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
-            words = replace(words, **bridge)
             fit = FitRecord(
                 names, store.documents, 0, "none", len(words.rows), words.language, (), ()
             )
             fit = logged(fit, queries, weight)
-            return _write(words, store, fit, "", folder, short, certificate)
+            return _write(words, store, fit, "", folder, short)
         if given[1] is not None:
             raise UserError(
                 f"{given[1]} is for vectors without a model, and these are of {job.model}."
@@ -305,27 +300,16 @@ def _fit(
         judged = partial(judged_weight, rows, vectors, short, dataset, store)
         weight = weight_told(queries, asked.query_weight, judged)
         words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
-        words = replace(words, **bridge)
         fit = fit_exits(encoder, read, words, names, "none", weight)
         fit = replace(fit, span_weight=span_weight(len(vectors)) if read.spans else 0.0)
         assert encoder.fitted is not None
-        record = _write(encoder.fitted, store, fit, str(dtype), folder, short, certificate)
+        record = _write(encoder.fitted, store, fit, str(dtype), folder, short)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     say(
         f"{counted(fit.words, 'words', ',')} and exits fitted in {time.monotonic() - begun:,.0f} s;"
         f" cosines of layers from 1 with the full model, held out: {cosines}."
     )
     return record
-
-
-def _bridge_of(store: Store, folder: Path) -> tuple[dict[str, Any], BridgeRecord | None]:
-    """Return the bridge to the vectors of a store, as fields of words, and what it is worth."""
-    with suppress(UserError):  # they are damaged
-        if exit_files.fitting_exits(store.folder):
-            words = WordTable.open(folder)
-            table = {"bridge": words.bridge, "query_model": words.query_model}
-            return table, exit_files.read_exits_record(folder).bridge
-    return {}, None
 
 
 def _given(path: Path | None, given: Path | None, card: ModelCard, store: Store) -> ShortFile:
@@ -422,7 +406,6 @@ def _write(
     dtype: str,
     folder: Path,
     short: ShortFile,
-    bridge: BridgeRecord | None,
 ) -> IndexExits:
     """Replace the exits or the words in the folder, their record last."""
     remove_files(folder, EXITS_FILE, EXITS, exit_files.SPANS_FILE, f".*{TEMPORARY_SUFFIX}")
@@ -440,7 +423,6 @@ def _write(
         exit_files.encoding_of(label),
         dtype,
         exits_texts=texts,
-        bridge=bridge,
     )
     return _write_record(record, folder)
 
