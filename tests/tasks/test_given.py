@@ -212,6 +212,15 @@ def test_prefixes_are_rotated_where_that_makes_them_search(world: World) -> None
     np.testing.assert_array_equal(again, stored)  # their prefixes search as they are
 
 
+def test_a_further_dim_is_of_the_vectors_where_a_corpus_has_no_others(world: World) -> None:
+    home = world.load()
+
+    told = run("index", "corpus", world.corpus, "--dim", "4", "--indexes", world.root)
+
+    assert told.exit_code == 0, told.stderr
+    assert [*home.parent.glob("*/layer-*/dim-4")] == [home / "layer-01" / "dim-4"]
+
+
 def test_without_a_model_nothing_is_encoded_and_nothing_changes(world: World) -> None:
     home = world.load()
     index = m2dr.Index.open(world.corpus, root=world.root)
