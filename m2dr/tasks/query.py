@@ -348,7 +348,13 @@ def system_of(plans: Mapping[int, QueryPlan]) -> str:
 
 def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     """Yield a sentence for each way in which a grid departs from the model as it was trained."""
-    card = next(iter(plans.values())).card
+    model = next(iter(plans.values())).model
+    card = model.card
+    lengths = card.query_length, card.document_length
+    sides = zip(("queries", "documents"), lengths, model.own_lengths or lengths, strict=True)
+    for side, length, own in sides:
+        if length != own:
+            yield f"{side} are of at most {length} tokens, and those of the model of {own}"
     sources = sorted({plan.document_layer for plan in plans.values()})
     if len(sources) == 1 < len(plans):
         yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
