@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
+from inspect import cleandoc
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,9 +58,12 @@ def __getattr__(name: str) -> Any:
         return command(request_of(command.request, options))
 
     run.__name__ = run.__qualname__ = name
+    # Not that of the task, whose import may take seconds and need what is not installed.
+    told = cleandoc(command.request.__doc__ or "").partition("\n\nExamples:")[0]
     run.__doc__ = (
-        f"{command.function.__doc__}\n\nArguments are the options of the command. A corpus may be "
-        "data in memory, beside `queries`, `qrels` and `columns`, as `train` takes them."
+        f"{told}\n\nArguments are the options of the command. A corpus may be data in memory, "
+        "beside `queries`, `qrels` and `columns`, as `train` takes them.\n\nRaises:\n"
+        "    UserError: anything that a person can mend."
     )
     return run
 

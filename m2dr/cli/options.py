@@ -24,6 +24,8 @@ Described = dict[str, tuple[Field[Any], Hint]]  # fields that are options, and t
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
+# Other tools take these wherever a model is opened; here export writes them into its folder.
+_ADOPTED = ("--pooling", "--similarity")
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
@@ -50,6 +52,8 @@ class _Value(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 class OnceCommand(click.Command):
     """A command that refuses a second value of an option that takes one, and guesses options."""
 
+    settings: tuple[str, ...] = ()  # what --set takes
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of a command line."""
         try:
@@ -63,9 +67,13 @@ class OnceCommand(click.Command):
         except click.NoSuchOption as error:
             own = [each for each in self.params if isinstance(each, click.Option)]
             flags = {flag.lstrip("-").replace("-", "_"): flag for each in own for flag in each.opts}
-            meant = meant_by(error.option_name.lstrip("-").replace("-", "_"), flags)
+            flags = {name: f"--set {name}=…" for name in self.settings} | flags
+            name = error.option_name
+            meant = meant_by(name.lstrip("-").replace("-", "_"), flags)
             hint = f" Did you mean {flags[meant]}?" if meant else ""
-            ctx.fail(f"There is no option {error.option_name}.{hint}")
+            if not meant and name in _ADOPTED and {"model", "backbone"} & flags.keys():
+                hint = f" A folder gets it by: m2dr export --model FOLDER {name} … --out ADOPTED"
+            ctx.fail(f"There is no option {name}.{hint}")
 
 
 def _of_data(function: Callable[..., Result], described: Described) -> Callable[..., Result]:
@@ -199,6 +207,8 @@ def settings_command(kind: type[Any]) -> type[click.Command]:
     """Return the class of a command whose help lists all settings of a kind."""
 
     class SettingsCommand(OnceCommand):
+        settings = tuple(_described(kind))
+
         def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             super().format_options(ctx, formatter)
             taken = {parameter.name for parameter in self.params}

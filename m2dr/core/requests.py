@@ -53,9 +53,9 @@ def root_option() -> Any:  # a field
     return option(INDEXES, "Folder of the indexes.", "--indexes")
 
 
-def length_option(side: str) -> Any:  # a field
+def length_option(side: str, of: str = "index, or else of the model") -> Any:  # a field
     """Return the field of the length of queries or documents."""
-    return option(None, f"Tokens of a {side}, special ones included; those of the model.", least=1)
+    return option(None, f"Tokens of a {side}, special ones included; those of the {of}.", least=1)
 
 
 def query_model_option() -> Any:  # a field
@@ -281,9 +281,10 @@ class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
     runtime: DocumentRuntime = document_runtime_option()
     resume: bool = option(False, "Go on after an interruption; the default.")
     overwrite: bool = option(False, "Encode again from the first document.")
-    shard_rows: int = option(
-        SHARD_ROWS,
+    shard_rows: int | None = option(
+        None,
         "Documents per file of vectors; an interruption loses one file at most.",
+        default=f"as was begun, else {SHARD_ROWS}",
         least=1,
     )
     store: Dtype | None = option(
@@ -946,8 +947,8 @@ class ExportRequest:
         "or cls_avg, the mean of cls and mean.",
     )
     similarity: Similarity | None = option(None, "Similarity of such a folder: cosine or dot.")
-    query_length: int | None = length_option("query")
-    document_length: int | None = length_option("document")
+    query_length: int | None = length_option("query", "model")
+    document_length: int | None = length_option("document", "model")
 
 
 def _own_model() -> Any:  # a field

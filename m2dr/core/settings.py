@@ -456,7 +456,8 @@ def takes(kind: type[Any], *without: str) -> Callable[[Function], Function]:
                     each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.type
                 ),
             )
-        function.__signature__ = own.replace(parameters=list(known.values()))  # type: ignore[attr-defined]
+        signature = own.replace(parameters=list(known.values()))
+        function.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect alone
         return function
 
     return shown

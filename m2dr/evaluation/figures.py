@@ -363,7 +363,7 @@ def draw_tradeoff(
 
 
 def draw_training(lines: Sequence[Mapping[str, Any]], name: str) -> "Figure":
-    """Draw the loss by term and the score on dev by cut over the steps of a training.
+    """Draw the loss by term and the measure on dev by cut over the steps of a training.
 
     Args:
         lines: of its log, docs/formats.md; step 0 is the untrained start.
@@ -378,7 +378,8 @@ def draw_training(lines: Sequence[Mapping[str, Any]], name: str) -> "Figure":
     from matplotlib.lines import Line2D
 
     panels = []
-    for whole, key, label in (("loss", "terms", "loss, nats"), ("mean", "dev", "score on dev")):
+    score = next((line["measure"] for line in lines if "measure" in line), "score") + " on dev"
+    for whole, key, label in (("loss", "terms", "loss, nats"), ("mean", "dev", score)):
         series: dict[tuple[int, str], list[tuple[int, float]]] = {}  # by layer and term or dim
         for line in lines:
             for part, value in {"": line.get(whole), **line.get(key, {})}.items():

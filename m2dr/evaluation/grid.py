@@ -217,10 +217,15 @@ def format_score(value: float) -> str:
 
 
 def text_tables(grids: Sequence[Grid], measures: Sequence[str] = ()) -> str:
-    """Return a table per measure; models and codes stand under each other at each layer."""
+    """Return a table per measure; models and codes stand under each other at each layer.
+
+    Notes, which hold for all measures, follow the last table.
+    """
     grids = by_code(grids)
     table = text_comparison if len(grids) > 1 else lambda grids, name: text_table(grids[0], name)
-    return "\n\n".join(table(grids, name) for name in measures or grids[0].measures)
+    notes = "".join(f"\n{note}" for note in _notes(told_apart(grids)))
+    tables = (table(grids, name) for name in measures or grids[0].measures)
+    return "\n\n".join(each.removesuffix(notes) for each in tables) + notes
 
 
 def text_table(grid: Grid, measure: str) -> str:

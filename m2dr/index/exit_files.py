@@ -2,6 +2,7 @@
 
 indexes/<corpus>/<model fingerprint>/exits/
 states-00007.npz    pooled states of sampled documents of a shard, until the exits are fitted
+asked.json          what they will be fitted to besides, until then
 spans.safetensors   spans of documents, and queries of a log, with their vectors
 exits.safetensors   heads of the layers from 1, as in a fitted model
 words.safetensors   layer 0, and what words add to the exits
@@ -12,6 +13,7 @@ exits.json          what was fitted on what, and the digests of the files; writt
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -28,6 +30,7 @@ from m2dr.index.store import DIGEST_BYTES, Digests, stamp_of
 
 EXITS_FOLDER = "exits"  # beside the stores
 SPANS_FILE = "spans.safetensors"
+ASKED_FILE = "asked.json"
 # Documents of which exits are fitted by default. On parts of NFCorpus and SciFact layers 0 to 5 of
 # MiniLM keep .84 and .95 of the full model's nDCG@10 with 50 documents, .97 and 1.02 with 200.
 FEWEST_DOCUMENTS = 50
@@ -256,9 +259,36 @@ def _state_path(folder: Path, number: int) -> Path:
     return folder / f"states-{number:05d}.npz"
 
 
+@dataclass(frozen=True)
+class FitOptions:
+    """What a fit of exits was asked to learn from, besides the documents."""
+
+    queries: tuple[str, ...] = ()  # distinct ones of a log
+    query_weight: float | None = None  # that was given
+    language: str = ""  # of the words; by default that of the texts
+
+    def beside(self, before: "FitOptions") -> "FitOptions":
+        """Return these options; where one was not named, as it was before."""
+        weight = before.query_weight if self.query_weight is None else self.query_weight
+        log = (self.queries, self.query_weight) if self.queries else (before.queries, weight)
+        return FitOptions(*log, self.language or before.language)
+
+    @classmethod
+    def before(cls, store: Path) -> "FitOptions":
+        """Return the options of the exits of a store, fitted or begun; none of damaged ones."""
+        folder = exits_folder(store)
+        with suppress(UserError):
+            if fitting_exits(store):
+                fit, short = read_exits_record(folder).fit, ShortFile.read(folder)
+                given = fit.query_weight if fit.query_weight_by == "--query-weight" else None
+                return cls(tuple(short.texts[len(short.digests) :]), given, fit.language)
+            return files.read_record(folder / ASKED_FILE, cls)
+        return cls()
+
+
 def forget_states(folder: Path) -> None:
     """Remove the states, which are not needed once the exits are fitted."""
-    files.remove_files(folder, "states-*", f".states-*{files.TEMPORARY_SUFFIX}")
+    files.remove_files(folder, "states-*", f".states-*{files.TEMPORARY_SUFFIX}", ASKED_FILE)
 
 
 def drop_exits(folder: Path) -> None:

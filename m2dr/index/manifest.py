@@ -317,6 +317,14 @@ class StoreManifest(StorePlan):
         return manifest
 
 
+def begun_plan(folder: Path) -> StorePlan | None:
+    """Return the plan of a store, finished or not; None where there is none."""
+    if (folder / STORE).exists():
+        return StoreManifest.read(folder).plan
+    path = folder / PARTIAL
+    return read_record(path, StorePlan) if path.exists() else None
+
+
 @dataclass(frozen=True)
 class IndexManifest:
     """dim-K/manifest.json: written last, so that a folder with it is a finished index."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,11 +109,13 @@ class Model:
         name: folder or id, as it was given, by which records name it.
         place: its folder; of vectors that somebody else made, where these lie.
         card: with the lengths of texts that were asked for.
+        own_lengths: of queries and documents, where others were asked for.
     """
 
     name: str
     place: Path
     card: ModelCard
+    own_lengths: tuple[int, int] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.name
@@ -163,7 +165,8 @@ class Model:
         for side, length in told.items():
             if not 1 <= length <= longest:
                 raise UserError(f"{side} = {length} was asked for; {self} reads 1 to {longest}.")
-        return replace(self, card=replace(self.card, **told))
+        own = self.own_lengths or (self.card.query_length, self.card.document_length)
+        return replace(self, card=replace(self.card, **told), own_lengths=own)
 
     def with_lengths_of(self, other: Any) -> "Model":  # the label of an index
         """Return the model with the lengths of texts of an index."""

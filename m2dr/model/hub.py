@@ -172,6 +172,14 @@ def listed_modules(folder: Path) -> list[ListedModule]:
     return listed
 
 
+def runs_m2dr(folder: Path) -> bool:
+    """Return whether sentence-transformers opens a folder only where m2dr is installed."""
+    path = folder / MODULES
+    return path.exists() and any(
+        row.type == FITTED_CUT for row in read_json(path, list[_ModuleRow])
+    )
+
+
 def behind_pooling(folder: Path, similarity: str = "dot") -> list[ListedModule]:
     """Return the modules behind the pooling, without the exit head.
 

@@ -9,7 +9,14 @@ from m2dr.core.progress import say
 from m2dr.core.records import CARD_FILE, EXITS_FILE, GIVEN, Cut, ModelCard
 from m2dr.core.requests import MODELS
 from m2dr.index.exit_files import EXITS_FOLDER, fitting_exits, read_exits_record
-from m2dr.index.manifest import Label, StoreManifest, layer_folder
+from m2dr.index.manifest import (
+    Label,
+    StoreManifest,
+    begun_plan,
+    layer_folder,
+    layer_folders,
+    store_folders_of,
+)
 from m2dr.model.checkpoint import Model, read_card, read_card_file
 from m2dr.model.hub import BUILT_IN, CARD, find_folder
 
@@ -69,6 +76,16 @@ def label_of(model: Model, source: str = "") -> Label:
         model=model.name,
         source=source,
     )
+
+
+def with_lengths_of_index(
+    model: Model, home: Path, query_length: int | None, document_length: int | None
+) -> Model:
+    """Return a model whose texts are as long as was asked, or else as in the stores of a home."""
+    folders = (*store_folders_of(home)[::-1], *layer_folders(home)[::-1])  # half-written ones last
+    if plan := next(filter(None, map(begun_plan, folders)), None):
+        model = model.with_lengths_of(plan.label)
+    return model.with_lengths(query_length, document_length)
 
 
 def words_of_index(home: Path) -> Model | None:

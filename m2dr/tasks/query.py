@@ -348,15 +348,21 @@ def system_of(plans: Mapping[int, QueryPlan]) -> str:
 
 def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     """Yield a sentence for each way in which a grid departs from the model as it was trained."""
-    card = next(iter(plans.values())).card
+    model = next(iter(plans.values())).model
+    card = model.card
+    lengths = card.query_length, card.document_length
+    sides = zip(("queries", "documents"), lengths, model.own_lengths or lengths, strict=True)
+    for side, length, own in sides:
+        if length != own:
+            yield f"{side} are of at most {length} tokens, and those of the model of {own}"
     sources = sorted({plan.document_layer for plan in plans.values()})
     if len(sources) == 1 < len(plans):
         yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
     fresh = [plan for plan in plans.values() if plan.exits and not plan.has_old_exit]
-    if layers := ", ".join(str(plan.layer) for plan in fresh):
-        yield f"queries of layers {layers} pass exits that were fitted on these documents"
-    if layers := ", ".join(str(plan.layer) for plan in plans.values() if plan.has_old_exit):
-        yield f"the exits of layers {layers} were fitted before some of the documents changed"
+    if fresh:
+        yield f"queries of {_layers(fresh)} pass exits that were fitted on these documents"
+    if old := [plan for plan in plans.values() if plan.has_old_exit]:
+        yield f"the exits of {_layers(old)} were fitted before some of the documents changed"
     for plan in plans.values():
         if origin := SOURCES[plan.source].origin(plan):
             yield f"queries of layer {plan.layer} are {origin}"
@@ -365,6 +371,10 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
             "the model was trained with documents of "
             f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
         )
+
+
+def _layers(plans: Sequence[QueryPlan]) -> str:
+    return f"layer{'s' if len(plans) > 1 else ''} {', '.join(str(plan.layer) for plan in plans)}"
 
 
 # Encode

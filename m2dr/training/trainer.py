@@ -46,6 +46,7 @@ class Plan:
     evaluate_steps: int = 0  # 0: never
     all_used: bool = True  # whether every step trains every parameter; False costs a search
     early_stopping: int = 0  # evaluations without a better mean that end it; 0: none
+    measure: str = ""  # of dev, for the log
 
     @property
     def log(self) -> Path:
@@ -130,11 +131,11 @@ def stops_early(callbacks: Callbacks) -> bool:
     return any(isinstance(callback, transformers.EarlyStoppingCallback) for callback in callbacks)
 
 
-def lines_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def lines_of(history: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
     """Return the lines of a history: of the loss since the line before, or of dev by cut.
 
     Keys are step, seconds, and either loss in nats, terms by name, learning_rate and grad_norm
-    before it is clipped, or mean and dev by cut; that of step 0 is of the untrained start.
+    before it is clipped, or measure, mean and dev by cut, at step 0 of the untrained start.
     """
     lines = []
     for entry in history:
@@ -143,7 +144,7 @@ def lines_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if f"eval_{BEST}" in rest:
             mean = rest.pop(f"eval_{BEST}")
             dev = {name.removeprefix(f"eval_{BEST}_"): value for name, value in rest.items()}
-            lines.append({**line, "mean": mean, "dev": dev})
+            lines.append({**line, "measure": measure, "mean": mean, "dev": dev})
         elif "loss" in rest:
             whole = ("loss", "learning_rate", "grad_norm")
             own = {name: rest.pop(name) for name in whole if name in rest}
@@ -362,7 +363,7 @@ class _StepCallback(transformers.TrainerCallback):
     def on_train_begin(self, _: Any, state: Any, __: Any, **___: Any) -> None:  # type: ignore[override]  # likewise
         self._stalled = self._stalls(state)
         if state.is_world_process_zero:  # as it was at the checkpoint; what came after comes again
-            write_bytes(self._plan.log, _encoded(state.log_history))
+            write_bytes(self._plan.log, self._encoded(state.log_history))
 
     def on_log(  # type: ignore[override]  # transformers passes the first three by position
         self, _: Any, state: Any, __: Any, logs: Mapping[str, float] | None = None, **___: Any
@@ -371,7 +372,7 @@ class _StepCallback(transformers.TrainerCallback):
         self._last = {**self._last, **(logs or {}), **step}
         if state.is_world_process_zero:
             with self._plan.log.open("ab") as file:
-                file.write(_encoded(state.log_history[-1:]))
+                file.write(self._encoded(state.log_history[-1:]))
 
     def on_evaluate(self, _: Any, state: Any, control: Any, **__: Any) -> None:  # type: ignore[override]  # likewise
         control.should_training_stop |= self._stalls(state)
@@ -393,12 +394,13 @@ class _StepCallback(transformers.TrainerCallback):
         self._on_step(state.global_step, self._last)
 
     def _stalls(self, state: Any) -> bool:
-        return stalled_at(lines_of(state.log_history), self._plan.early_stopping) is not None
+        lines = lines_of(state.log_history, self._plan.measure)
+        return stalled_at(lines, self._plan.early_stopping) is not None
 
-
-def _encoded(history: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return lines of JSON; what is not a number is null."""
-    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines_of(history))
+    def _encoded(self, history: Sequence[Mapping[str, Any]]) -> bytes:
+        """Return lines of JSON; what is not a number is null."""
+        lines = lines_of(history, self._plan.measure)
+        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 def _refuse_broken(model: nn.Module, step: int) -> None:

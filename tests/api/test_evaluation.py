@@ -234,6 +234,7 @@ def test_a_training_shows_what_it_did(
             assert {"learning_rate", "grad_norm", "seconds"} < {*line}
             assert sum(line["terms"].values()) == pytest.approx(line["loss"], rel=1e-5)
         else:
+            assert line["measure"] == "nDCG@10"
             assert sum(line["dev"].values()) / len(line["dev"]) == pytest.approx(line["mean"])
     means = {line["step"]: line["mean"] for line in done.history if "dev" in line}
     assert done.quality == max(means[4], means[8]) == means[done.best_step]

@@ -141,6 +141,7 @@ def test_a_search_at_layer_0_needs_what_its_requirements_name(
 def test_python_explains_hits_of_layer_0_without_torch(place: Path) -> None:
     code = f"""
 import m2dr
+print(all(hasattr(m2dr, name) for name in dir(m2dr)))
 index = m2dr.Index.open("corpus", layer=0, dim=8)
 hits = index.search({QUERY!r}, k=3).hits
 print(*(hit.docid for hit in hits))
@@ -161,7 +162,8 @@ for ask in (
 """
     ended = lite(cwd=place, stdin=code)
 
-    docids, adds_up, refused, *others = ended.stdout.splitlines()
+    attributes, docids, adds_up, refused, *others = ended.stdout.splitlines() or [ended.stderr]
+    assert attributes == "True"
     assert docids.split() == best(place, 8, 3)
     assert adds_up.split() == ["True"] * 3
     assert NEEDS in refused

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from m2dr.evaluation.grid import (
     read_scores,
     text_comparison,
     text_table,
+    text_tables,
     write_csv,
     write_grid,
     write_scores,
@@ -124,6 +126,16 @@ def test_a_table_has_layers_down_and_dims_across_and_marks_the_best() -> None:
         "   12  .1000  1.0000*     -",
         "Note: own document dropped",
     ]
+
+
+def test_notes_follow_the_last_of_the_tables() -> None:
+    two = replace(FULL, cells={Cut(2, 8): {"nDCG@10": 0.5, "RR@10": 0.25}})
+
+    tables = text_tables([two])
+
+    assert tables.endswith("\n    2  .2500*\nNote: own document dropped")
+    assert tables.count("Note") == 1
+    assert text_tables([replace(two, notes=())]) + "\nNote: own document dropped" == tables
 
 
 def test_a_comparison_stacks_models_by_layer_and_marks_the_best_of_each_cut() -> None:

@@ -18,7 +18,7 @@ import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ExportRecord
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, open_model, read_card, save
+from m2dr.model.checkpoint import export_cut, load, open_model, read_card, save
 from m2dr.model.export import cut_model
 from m2dr.model.modules import Dense, rotate
 
@@ -163,6 +163,11 @@ def test_such_a_cut_opens_nowhere_as_another_model(
     exported: dict[str, tuple[Path, Path, Cut]], tmp_path: Path
 ) -> None:
     folder = exported["fitted"][0]
+    head = [(path / "README.md").read_text().split("<!--")[0] for path, *_ in exported.values()]
+    assert ["Not for transformers" in each for each in head] == [n == "fitted" for n in exported]
+    whole = tmp_path / "whole"  # with exits below its last layer, which others leave out
+    export_cut(open_model(exported["fitted"][1]), 4, whole)
+    assert "where m2dr is installed" not in (whole / "README.md").read_text()
     with pytest.raises(ValueError, match="trust_remote_code"):
         SentenceTransformer(str(folder), device="cpu")
     lines = (

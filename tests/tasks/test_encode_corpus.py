@@ -121,6 +121,23 @@ def test_ctrl_c_keeps_what_is_written_and_the_same_command_goes_on(
     assert digests(ask().root) == digests(ask().root.with_name("whole"))
 
 
+def test_a_store_goes_on_as_it_was_begun_where_nothing_is_named(ask: Asked) -> None:
+    lengths = {"query_length": 7, "document_length": 9}
+    begun = ask(layers=(4,), store="f32", **lengths)
+    with stopped_after(2), pytest.raises(Interrupted):
+        index_corpus(begun)
+
+    index_corpus(ask(layers=(4,), shard_rows=None))
+    index_corpus(ask(layers=(2, 4), dims=(16,), shard_rows=None))
+
+    plans = [store_of(begun, layer).manifest.plan for layer in (2, 4)]
+    assert {plan.shard_rows for plan in plans} == {10}
+    assert {(plan.label.query_length, plan.label.document_length) for plan in plans} == {(7, 9)}
+    assert plans[1].dtype == "f32"
+    with pytest.raises(UserError, match="document_length 9, not 8; --overwrite"):
+        index_corpus(ask(document_length=8))
+
+
 def test_only_a_missing_shard_is_encoded_again(ask: Asked, encoded: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("m2dr.index.store.StoreWriter.finish", lambda *_: 1 / 0)

@@ -225,6 +225,18 @@ def test_codes_are_an_axis_whose_cells_rank_as_the_engine_does() -> None:
 
 
 @pytest.mark.usefixtures("place")
+def test_a_grid_goes_by_the_lengths_of_its_index_and_a_note_names_them() -> None:
+    index_corpus(IndexRequest("scifact", "model", dims=(8,), layers=(4,), document_length=6))
+
+    (found,) = grid(documents="last").grids
+
+    own = read_card("model").document_length
+    assert f"documents are of at most 6 tokens, and those of the model of {own}" in found.notes
+    shutil.rmtree("indexes")
+    assert grid(documents="last", document_length=6).grids == (found,)
+
+
+@pytest.mark.usefixtures("place")
 def test_documents_are_searched_as_they_were_stored_and_a_note_names_int8() -> None:
     index_corpus(IndexRequest("scifact", "model", dims=(8,), layers=(4,), store="int8"))
     (found,) = grid(documents="last").grids

@@ -70,7 +70,8 @@ def test_the_log_of_a_training_is_a_figure(tmp_path: Path) -> None:
         for step in range(0, 50, 2)
         for line in (
             {"step": step, "loss": 9 / (step + 1), "terms": {"layer-02/align": 2.0, "tokens": 1.0}},
-            {"step": step, "mean": 0.01 * step, "dev": {"L2D8": 0.3, "L4D128": 0.02 * step}},
+            {"step": step, "mean": 0.01 * step, "dev": {"L2D8": 0.3, "L4D128": 0.02 * step}}
+            | {"measure": "RR@10"},
         )
     ]
     folder = tmp_path / "models" / "trained"
@@ -81,7 +82,8 @@ def test_the_log_of_a_training_is_a_figure(tmp_path: Path) -> None:
 
     assert path == tmp_path / "out" / "trained-training.svg"
     drawn = path.read_text()
-    for word in ("loss, nats", "align", "tokens", "layer 2", "D128", "best, step 48"):
+    words = ("loss, nats", "align", "RR@10 on dev", "tokens", "layer 2", "D128", "best, step 48")
+    for word in words:
         assert word in drawn
 
 

@@ -34,7 +34,7 @@ from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.evaluating.evaluate import evaluate
-from m2dr.tasks.indexing.certificate import bridge_told
+from m2dr.tasks.indexing.certificate import bridge_told, measure_bridge
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
 from m2dr.tasks.indexing.unrelated import span_of
@@ -210,6 +210,15 @@ def test_prefixes_are_rotated_where_that_makes_them_search(world: World) -> None
     shutil.rmtree(home)
     again = open_store(world.load() / "layer-01").rows(range(40))
     np.testing.assert_array_equal(again, stored)  # their prefixes search as they are
+
+
+def test_a_further_dim_is_of_the_vectors_where_a_corpus_has_no_others(world: World) -> None:
+    home = world.load()
+
+    told = run("index", "corpus", world.corpus, "--dim", "4", "--indexes", world.root)
+
+    assert told.exit_code == 0, told.stderr
+    assert [*home.parent.glob("*/layer-*/dim-4")] == [home / "layer-01" / "dim-4"]
 
 
 def test_without_a_model_nothing_is_encoded_and_nothing_changes(world: World) -> None:
@@ -494,6 +503,25 @@ def test_what_a_bridge_is_worth_is_measured_on_documents_it_was_not_fitted_on(
     assert record.model_rank == pytest.approx(rank(best), abs=1e-4)
     told = verify(VerifyRequest(root=Path("i")))
     assert f"{record.overlap:.0%} of the ten best by model's own vectors" in str(told)
+
+
+def test_more_held_out_documents_than_are_searched_for_are_spread_evenly(
+    search: Search, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searcher = search()
+    rows: list[list[int]] = []
+    monkeypatch.setattr("m2dr.tasks.indexing.fit_index.MOST_SPANS", 3)
+    monkeypatch.setattr(
+        "m2dr.tasks.indexing.fit_index.measure_bridge",
+        lambda *given: rows.append(given[3].tolist()) or measure_bridge(*given),
+    )
+
+    fit_index(FitIndexRequest("corpus", root=Path("i"), query_model=model, **FP32))
+
+    assert rows == [[7, 15, 31]]  # of 7, 15, 23, 31 and 39
+    record = read_exits_record(searcher.resolved.home / "exits").bridge
+    assert record is not None
+    assert record.spans == 3
 
 
 @pytest.mark.parametrize(("overlap", "advised"), [(0.4, False), (0.2, True)])

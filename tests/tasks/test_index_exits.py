@@ -425,6 +425,30 @@ def test_a_fit_that_stopped_ends_as_it_would_have(
     assert "spans.safetensors" in expected
 
 
+def test_exits_are_fitted_as_was_asked_before_where_nothing_is_named(
+    long: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a fit that stopped before its record, and with --overwrite."""
+    asked = {"language": "german", "query_weight": 0.4}
+    whole, broken = long("whole", **asked), long("broken", **asked)
+    index_corpus(whole)
+    expected = {path.name: path.read_bytes() for path in folder_of(whole).iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_index_module, "fit_exits", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            index_corpus(broken)
+
+    index_corpus(long("broken", queries=None, shard_rows=None))
+
+    assert {path.name: path.read_bytes() for path in folder_of(broken).iterdir()} == expected
+    fit_index(replace(fit_of(whole), overwrite=True))
+    fit = record_of(whole)
+    assert fit == record_of(broken)
+    fit_index(replace(fit_of(whole), overwrite=True, query_weight=1.0))
+    assert record_of(whole) != fit
+    assert record_of(whole).log == fit.log
+
+
 @pytest.mark.parametrize("reached", ["states-00000.npz", "spans.safetensors"])
 def test_a_killed_fit_ends_with_the_same_bytes(reached: str, long: Ask, tmp_path: Path) -> None:
     def words(root: str) -> tuple[str | Path, ...]:

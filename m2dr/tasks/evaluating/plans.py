@@ -12,6 +12,7 @@ from m2dr.index.store import Store
 from m2dr.model.checkpoint import open_model
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import encode_corpus
+from m2dr.tasks.models import with_lengths_of_index
 from m2dr.tasks.query import QueryPlan, plan_layers
 
 
@@ -46,9 +47,11 @@ def grid_plans(request: EvaluateRequest, name: str, dataset: Dataset) -> GridPla
     Raises:
         UserError: as `plan_layers` does.
     """
-    model = open_model(name, request.query_length, request.document_length)
+    model = open_model(name)
     card = model.card
     last = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
+    lengths = request.query_length, request.document_length
+    model = with_lengths_of_index(model, last.parent, *lengths)
     exits = request.exits or card.exits
     will_be_fitted = exits == "index" or (
         not (last / STORE).exists()
@@ -84,7 +87,8 @@ def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) ->
     sources = sorted({*layers, *((model.card.layers,) if plans.has_exits else ())})
     index = IndexRequest(
         corpus, model.name, exits=plans.has_exits, runtime=request.runtime, root=request.root,
-        device=request.device, dtype=request.dtype,
+        device=request.device, dtype=request.dtype, query_length=request.query_length,
+        document_length=request.document_length,
     )  # fmt: skip
     stores = dict(zip(sources, encode_corpus(index, model, sources), strict=True))
     if plans.has_exits and plans.exits is None:

@@ -26,13 +26,22 @@ from m2dr.core.files import (
 )
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, Document, Fields
-from m2dr.core.requests import IndexRequest, QueryLog, of_queries
+from m2dr.core.requests import SHARD_ROWS, IndexRequest, QueryLog, of_queries
 from m2dr.data.dataset import Dataset, saying_what_is_left_out
 from m2dr.data.tokens import Ragged
 from m2dr.index import exit_files
+from m2dr.index.exit_files import ASKED_FILE, FitOptions
 from m2dr.index.faiss import rebuild_indexes
 from m2dr.index.filters import FIELDS, write_fields
-from m2dr.index.manifest import IMPORTED, PARTIAL, STORE, StorePlan, store_folder, store_folders_of
+from m2dr.index.manifest import (
+    IMPORTED,
+    PARTIAL,
+    STORE,
+    StorePlan,
+    begun_plan,
+    store_folder,
+    store_folders_of,
+)
 from m2dr.index.store import (
     SYNCING,
     Store,
@@ -64,7 +73,7 @@ from m2dr.tasks.corpus import CorpusRows, absolute, finish_change, open_corpus, 
 from m2dr.tasks.embed import embed_tokens, embed_tokens_and_states
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
-from m2dr.tasks.models import label_of
+from m2dr.tasks.models import label_of, with_lengths_of_index
 from m2dr.tasks.training.fit import read_log
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
@@ -301,8 +310,11 @@ def encode_stores(
     if request.overwrite:
         _ = model.folder  # before vectors are removed that no model makes again
     dataset, corpus = open_corpus(request.corpus), request.corpus
+    home = store_folder(request.root, dataset.name, model.card.fingerprint, 1).parent
+    if not request.overwrite:
+        lengths = request.query_length, request.document_length
+        model = with_lengths_of_index(model, home, *lengths)
     card = model.card
-    home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
     if changed is None:
         finish_change(dataset, home)
     else:
@@ -310,17 +322,9 @@ def encode_stores(
         dataset = open_corpus(corpus)
     label = label_of(model, absolute(request.corpus))
     form = request.store or ("f32" if card.exits == "model" else "f16")
-    plan = StorePlan(dataset.name, 0, card.width, label, form, request.shard_rows)
+    plan = StorePlan(dataset.name, 0, card.width, label, form, request.shard_rows or SHARD_ROWS)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
-    kept = (
-        {}
-        if request.store or request.overwrite
-        else {path: _plan_of(path) for path in paths.values()}
-    )
-    stores = tuple(
-        (path, replace(plan, layer=layer, dtype=(kept.get(path) or plan).dtype))
-        for layer, path in paths.items()
-    )
+    stores = _as_begun(request, {path: replace(plan, layer=n) for n, path in paths.items()})
     last = exit_files.exits_folder(stores[-1][0]) if max(layers) == card.layers > 0 else None
     if exits and last and (last / EXITS_FILE).exists() and not request.overwrite:
         refuse_other_fit(last, request, request.language)
@@ -352,8 +356,45 @@ def encode_stores(
             _sync(home, replace(job, exits=None), dataset, rows, request.workers, request.backend)
         shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
         job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
+        _note_asked(request, folder, stores[-1][0])
         _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
+
+
+def _as_begun(
+    request: IndexRequest, plans: Mapping[Path, StorePlan]
+) -> tuple[tuple[Path, StorePlan], ...]:
+    """Return the plans of stores; what was not named is as stores have it that are there."""
+    by_state = sorted(plans, key=lambda path: (path / STORE).exists())  # half-written ones first
+    begun = {} if request.overwrite else {path: begun_plan(path) for path in by_state}
+    kept = {path: plan for path, plan in begun.items() if plan}
+    if kept and not request.shard_rows:
+        rows = next(iter(kept.values())).shard_rows
+        plans = {path: replace(plan, shard_rows=rows) for path, plan in plans.items()}
+    if not request.store:
+        plans = {
+            path: replace(plan, dtype=kept.get(path, plan).dtype) for path, plan in plans.items()
+        }
+    return tuple(plans.items())
+
+
+def _note_asked(request: IndexRequest, folder: Path | None, store: Path) -> None:
+    """Write what exits of a store that is not finished are asked for, which a resume goes by."""
+    if folder and not (store / STORE).exists():
+        asked = asked_of(request, request.language, FitOptions.before(store))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_record(folder / ASKED_FILE, asked)
+
+
+def asked_of(log: QueryLog, language: str, before: FitOptions) -> FitOptions:
+    """Return what a fit is asked; what was not named is as before.
+
+    Raises:
+        UserError: as `read_log`.
+    """
+    kept = before.queries and log.queries is None
+    queries = () if kept else read_log(log.queries, log.query_weight)
+    return FitOptions(queries, log.query_weight, language).beside(before)
 
 
 def refuse_other_fit(folder: Path, log: QueryLog, language: str = "") -> None:
@@ -504,17 +545,9 @@ def _link(source: Path, target: Path) -> None:
     sync(target.parent)
 
 
-def _plan_of(folder: Path) -> StorePlan | None:
-    """Return the plan of a store, finished or not."""
-    if (folder / STORE).exists():
-        return open_store(folder).manifest.plan
-    path = folder / PARTIAL
-    return read_record(path, StorePlan) if path.exists() else None
-
-
 def _runtime_of(folder: Path) -> str:
     """Return the runtime that a store, finished or not, is encoded in; without one ''."""
-    begun = _plan_of(folder)
+    begun = begun_plan(folder)
     return begun.runtime if begun else ""
 
 

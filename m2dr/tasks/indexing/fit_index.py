@@ -36,7 +36,7 @@ from m2dr.evaluation.measures import measure
 from m2dr.index import exit_files
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
-from m2dr.index.exit_files import NO_SHORT_TEXTS, ShortFile
+from m2dr.index.exit_files import NO_SHORT_TEXTS, FitOptions, ShortFile
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
@@ -52,7 +52,7 @@ from m2dr.tasks.corpus import CorpusDigest, model_for, open_bm25, open_corpus, t
 from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
-from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, refuse_other_fit
+from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, asked_of, refuse_other_fit
 from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
@@ -63,7 +63,6 @@ from m2dr.tasks.training.fit import (
     held_out,
     logged,
     queries_of,
-    read_log,
     span_weight,
     spans_and_log,
     unfit,
@@ -102,7 +101,8 @@ def fit_encoded(
         exit_files.forget_states(folder)
         remove_stale_lock(folder)
     elif any(folder.glob("states-*")):
-        _fit(job, dataset, store, folder, language, log)
+        asked = asked_of(log, language, FitOptions.before(store.folder))
+        _fit(job, dataset, store, folder, asked)
     fitting = exit_files.fitting_exits(store.folder)
     if fitting and not exit_files.read_exits_record(folder).unrelated:
         measure_unrelated(job.model, dataset, store, job.device, job.dtype)
@@ -195,7 +195,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     if outdated:
         refit_words(folder, dataset)
     if not fitted:
-        _fit(job, dataset, store, exits, request.language, request, request.query_vectors)
+        asked = asked_of(request, request.language, FitOptions.before(folder))
+        _fit(job, dataset, store, exits, asked, (request.queries, request.query_vectors))
     if request.language:
         open_bm25(store, lambda: dataset, request.language, rebuild=True)
     if request.query_model:
@@ -225,7 +226,8 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
             raise unfit([store.manifest.corpus], error) from error
         model = exit_files.encoding_of(label_of(encoder.model))
         words = replace(words, bridge=head.weight.T, query_model=model)
-        judges = np.flatnonzero(held_out(len(rows)))[:MOST_SPANS]
+        judges = np.flatnonzero(held_out(len(rows)))
+        judges = judges[exit_files.sampled_rows(len(judges), MOST_SPANS)]
         worth = None
         if judges.size:
             texts = list(texts_of(dataset, rows[judges]))
@@ -247,27 +249,42 @@ def _fit(
     dataset: Dataset,
     store: Store,
     folder: Path,
-    language: str,
-    log: QueryLog,
-    given: Path | None = None,
+    asked: FitOptions,
+    given: tuple[Path | None, Path | None] = (None, None),
 ) -> IndexExits:
-    begun, queries = time.monotonic(), read_log(log.queries, log.query_weight)
+    """Fit exits, or words of vectors without a model.
+
+    Args:
+        job: with the model of the store.
+        dataset: the documents.
+        store: of the last layer.
+        folder: of the exits.
+        asked: of the words.
+        given: a log that is named, and its vectors.
+    """
+    begun, queries = time.monotonic(), asked.queries
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         names = (store.manifest.corpus,)
         if not job.model.card.query_layer:
-            short = _given(log.queries, given, job.model.card, store)
-            rows, vectors = _rows_of(store, dataset, language)
+            kept = queries and given == (None, None)
+            short = (
+                ShortFile.read(folder).of(NO_SHORT_TEXTS.digests)
+                if kept
+                else _given(*given, job.model.card, store)
+            )
+            rows, vectors = _rows_of(store, dataset, asked.language)
             judged = partial(judged_weight, rows, vectors, short, dataset, store)
-            weight = weight_told(queries, log.query_weight, judged)
+            weight = weight_told(queries, asked.query_weight, judged)
             words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
             fit = FitRecord(
                 names, store.documents, 0, "none", len(words.rows), words.language, (), ()
             )
-            return _write(words, store, logged(fit, queries, weight), "", folder, short)
-        if given is not None:
+            fit = logged(fit, queries, weight)
+            return _write(words, store, fit, "", folder, short)
+        if given[1] is not None:
             raise UserError(
-                f"{given} is for vectors without a model, and these are of {job.model}."
+                f"{given[1]} is for vectors without a model, and these are of {job.model}."
             )
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
@@ -282,9 +299,9 @@ def _fit(
             as_targets(encoder, read.short[:, -job.model.card.width :]),
             store.digests()[sampled[read.places]],
         )
-        rows, vectors = _rows_of(store, dataset, language)
+        rows, vectors = _rows_of(store, dataset, asked.language)
         judged = partial(judged_weight, rows, vectors, short, dataset, store)
-        weight = weight_told(queries, log.query_weight, judged)
+        weight = weight_told(queries, asked.query_weight, judged)
         words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
         fit = fit_exits(encoder, read, words, names, "none", weight)
         fit = replace(fit, span_weight=span_weight(len(vectors)) if read.spans else 0.0)

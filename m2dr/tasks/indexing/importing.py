@@ -133,22 +133,26 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     if dataset:
         open_bm25(store, lambda: dataset, rebuild=True)
     if not request.model:
-        # Loads torch, which a search does without.
-        from m2dr.tasks.indexing.encode import refuse_other_fit
-        from m2dr.tasks.indexing.fit_index import fit_index
-
-        if exits := fitting_exits(folder):
-            refuse_other_fit(exits, request)
-        else:
-            fit_index(
-                FitIndexRequest(
-                    request.corpus, str(folder.parent), root=request.root,
-                    queries=request.queries, query_weight=request.query_weight,
-                    query_vectors=request.query_vectors,
-                )
-            )  # fmt: skip
+        _fit_words(request, folder)
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
     return ImportReport(folder, store.documents, store.width, sampled, files=indexes)
+
+
+def _fit_words(request: ImportRequest, folder: Path) -> None:
+    """Fit words to the vectors of a store, unless there are some, of the same queries."""
+    # Loads torch, which a search does without.
+    from m2dr.tasks.indexing.encode import refuse_other_fit
+    from m2dr.tasks.indexing.fit_index import fit_index
+
+    if exits := fitting_exits(folder):
+        refuse_other_fit(exits, request)
+        return
+    fit_index(
+        FitIndexRequest(
+            request.corpus, str(folder.parent), root=request.root, queries=request.queries,
+            query_weight=request.query_weight, query_vectors=request.query_vectors,
+        )
+    )  # fmt: skip
 
 
 # Vectors without a model

@@ -12,7 +12,7 @@ from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import TEMPORARY_SUFFIX, atomic_path, lock_file, remove_files
 from m2dr.core.files import sync as sync_folder
 from m2dr.core.progress import progress
-from m2dr.core.records import Cut, Document
+from m2dr.core.records import CARD_FILE, Cut, Document
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
 from m2dr.data.dataset import row_of_document
@@ -90,7 +90,7 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     Raises:
         UserError: there is no such model, layer, dim or engine.
     """
-    name = request.model or newest_model()
+    name = request.model or _model_for(request)
     model = open_model(name, request.query_length, request.document_length)
     card = model.card
     read_log(request.queries, request.query_weight)  # before anything is encoded
@@ -106,6 +106,15 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     return model, layers, dims
 
 
+def _model_for(request: IndexRequest) -> str:
+    """Return the newest model; of a corpus with nothing but vectors without a model, these."""
+    home = request.root / open_corpus(request.corpus).name
+    stored = manifest.homes(home) if request.root.is_dir() else []
+    if stored and all((home / CARD_FILE).exists() for home in stored):
+        return model_for(request.corpus, request.root)
+    return newest_model()
+
+
 def _ways(request: IndexRequest) -> list[tuple[str, str]]:
     """Return engine and factory string of each index of a dim; one of the two is empty."""
     engines = request.engines or (() if request.factory else ("flat",))
@@ -119,7 +128,11 @@ def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) ->
     job, dataset, stores = encode_stores(request, model, layers, fits_exits)
     if job.exits:
         fit_encoded(
-            replace(job, runtime=stores[-1].manifest.runtime),
+            replace(
+                job,
+                runtime=stores[-1].manifest.runtime,
+                stores=((stores[-1].folder, stores[-1].manifest.plan),),
+            ),
             dataset,
             stores[-1],
             request.language,
@@ -204,9 +217,6 @@ def _change(
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
         shutil.copymode(path, temporary)
     layers = manifest.stored_layers(request.root, name, model.card.fingerprint)
-    if layers:
-        last = manifest.store_folder(request.root, name, model.card.fingerprint, layers[-1])
-        model = model.with_lengths_of(manifest.StoreManifest.read(last).label)
     _, _, stores = encode_stores(request, model, layers, changed=changed)
     changed.replace(path)
     sync_folder(path.parent)

@@ -51,7 +51,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.words import scaled
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
-from m2dr.tasks.models import label_of, words_of_index
+from m2dr.tasks.models import label_of, with_lengths_of_index, words_of_index
 from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
 
 if TYPE_CHECKING:
@@ -139,7 +139,9 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
             card.check(Cut(layer or card.layers, request.dim or 1))
         corpus = open_corpus(request.corpus).name
         home = store_folder(request.root, corpus, card.fingerprint, 1).parent
-        resolved = ResolvedIndex(request, _with_lengths(model, home, request), corpus, home)
+        lengths = request.query_length, request.document_length
+        model = with_lengths_of_index(model, home, *lengths)
+        resolved = ResolvedIndex(request, model, corpus, home)
         _ = resolved.dataset  # whose documents must be those of the stores
     _ = resolved.state  # before anything of it is opened
     check_cut(resolved)
@@ -182,7 +184,7 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
         say(f"Model: {label.model}, which encoded the documents of {folder}.")
     if request.corpus == requests.PYDOCS:
         request = replace(request, corpus=label.source or manifest.corpus)
-    model = _with_lengths(model, home, request)
+    model = with_lengths_of_index(model, home, request.query_length, request.document_length)
     return ResolvedIndex(request, model, manifest.corpus, home, named)
 
 
@@ -211,15 +213,6 @@ def _open_model(
             raise UserError(told) from error
         say(told)
         return model
-
-
-def _with_lengths(model: Model, home: Path, request: requests.SearchRequest) -> Model:
-    """Return a model whose texts are as long as a request says, or else its index."""
-    if stores := store_folders_of(home):
-        label = StoreManifest.read(stores[-1]).label
-        if label.fingerprint == model.card.fingerprint:
-            model = model.with_lengths_of(label)
-    return model.with_lengths(request.query_length, request.document_length)
 
 
 def open_documents(resolved: ResolvedIndex) -> Searchable:

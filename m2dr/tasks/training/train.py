@@ -255,7 +255,7 @@ def run(
         Interrupted: Ctrl-C, or another process was lost.
     """
     plan = setup.plan
-    measure = quality.measure if quality else ""
+    measure = plan.measure
     last: dict[str, float] = {}  # logged
     dev: dict[Cut, float] = {}  # the last measures
     say(f"  Log: {plan.log}; m2dr figures {folder} draws it")
@@ -305,7 +305,7 @@ def run(
             step = trainer.state.global_step
             raise Interrupted(f"A process was lost at step {step}; --resume goes on.") from error
     trainer.accelerator.wait_for_everyone()
-    lines = lines_of(trainer.state.log_history)
+    lines = lines_of(trainer.state.log_history, measure)
     losses = [line["loss"] for line in lines if "loss" in line]
     # Fewer than planned where it stopped early, of which a resumed training tries one more.
     steps = stalled_at(lines, plan.early_stopping) or trainer.state.global_step
@@ -408,7 +408,8 @@ def prepare(
     evaluate = settings.evaluate_steps if data.quality else 0
     used = _all_used(recipe, encoder)
     plan = plan_of(settings, settings.batch_size, data.count, encoder, folder, evaluate, used)
-    plan = replace(plan, early_stopping=settings.early_stopping)
+    measure = data.quality.measure if data.quality else ""
+    plan = replace(plan, early_stopping=settings.early_stopping, measure=measure)
     total = plan.examples * process_count()
     examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
     tokens = pass_tokens(encoder)
