@@ -24,6 +24,7 @@ from m2dr.core.requests import (
     QueryOptions,
     SearchRequest,
 )
+from m2dr.index.bm25 import BM25
 from m2dr.index.exit_files import ShortFile, are_outdated, fitting_exits, read_exits_record
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable, unit_rows
@@ -399,6 +400,8 @@ def test_exits_are_fitted_as_was_asked_before_where_nothing_is_named(
     index_corpus(long("broken", queries=None, shard_rows=None))
 
     assert {path.name: path.read_bytes() for path in folder_of(broken).iterdir()} == expected
+    stems = [(folder_of(each).parent / BM25).read_bytes() for each in (whole, broken)]
+    assert stems[0] == stems[1]
     fit_index(replace(fit_of(whole), overwrite=True))
     fit = record_of(whole)
     assert fit == record_of(broken)
