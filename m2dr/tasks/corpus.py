@@ -30,6 +30,7 @@ from m2dr.data.memory import Columns, Passages, name_of_data
 from m2dr.data.tables import id_of
 from m2dr.index.bm25 import BM25, Bm25
 from m2dr.index.docids import Docids, encode_docids
+from m2dr.index.exit_files import FitOptions
 from m2dr.index.manifest import (
     IMPORTED,
     StoreManifest,
@@ -203,8 +204,8 @@ def open_bm25(
     Args:
         store: the documents, in the order of its rows.
         read: opens the dataset with the texts; called only to build.
-        language: of the stems, as `Analyzer` takes it; by default that of the present file, or of
-            the texts.
+        language: of the stems, as `Analyzer` takes it; by default that of the present file, of the
+            exits, or of the texts.
         rebuild: whether to build it again if its file is damaged, rather than to raise.
 
     Raises:
@@ -214,7 +215,7 @@ def open_bm25(
     path, manifest, bm25 = store.folder.parent / BM25, store.manifest, None
     with suppress(UserError) if rebuild else nullcontext():
         bm25 = Bm25.open(path, store.docids, whole=rebuild)
-    language = language or (bm25.language if bm25 else "")
+    language = language or (bm25 or FitOptions.before(store.folder)).language
     digest = json_sha256([manifest.docids, manifest.texts])
     if bm25 is None or (bm25.digest, bm25.language) != (digest, language):
         dataset = read()

@@ -441,6 +441,8 @@ def test_exits_are_fitted_as_was_asked_before_where_nothing_is_named(
     index_corpus(long("broken", queries=None, shard_rows=None))
 
     assert {path.name: path.read_bytes() for path in folder_of(broken).iterdir()} == expected
+    stems = [(folder_of(each).parent / BM25).read_bytes() for each in (whole, broken)]
+    assert stems[0] == stems[1]
     fit_index(replace(fit_of(whole), overwrite=True))
     fit = record_of(whole)
     assert fit == record_of(broken)
