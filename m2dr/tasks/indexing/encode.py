@@ -79,6 +79,7 @@ from m2dr.tasks.training.fit import read_log
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 
 OTHER = 0.5  # of the documents, that are new where another corpus, not a later one, was given
+PlannedStore = tuple[Path, StorePlan]  # its folder, and what it holds
 COPIED = "copied.npy"  # in a store that a sync writes: rows of the store before, [N]; -1 for none
 
 
@@ -91,7 +92,7 @@ class EncodingJob:
     model: Model  # with the lengths of the texts of the stores
     device: str
     dtype: str
-    stores: tuple[tuple[Path, StorePlan], ...]  # one per layer, with shards of the same rows
+    stores: tuple[PlannedStore, ...]  # one per layer, with shards of the same rows
     exits: Path | None = None  # folder of the exits that are fitted on some of the documents
     runtime: str = "torch"  # what multiplies: torch, openvino, or auto until it is chosen
     before: Path | None = None  # folder of the stores that unchanged vectors are copied from
@@ -322,9 +323,10 @@ def encode_stores(
         dataset = open_corpus(corpus)
     label = label_of(model, absolute(request.corpus))
     form = request.store or ("f32" if card.exits == "model" else "f16")
-    plan = StorePlan(dataset.name, 0, card.width, label, form, request.shard_rows or SHARD_ROWS)
+    plan = StorePlan(dataset.name, 0, card.width, label, form)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
-    stores = _as_begun(request, {path: replace(plan, layer=n) for n, path in paths.items()})
+    plans = {path: replace(plan, layer=layer) for layer, path in paths.items()}
+    stores = tuple(_as_begun(request, plans))
     last = exit_files.exits_folder(stores[-1][0]) if max(layers) == card.layers > 0 else None
     if exits and last and (last / EXITS_FILE).exists() and not request.overwrite:
         refuse_other_fit(last, request, request.language)
@@ -361,21 +363,15 @@ def encode_stores(
     return job, dataset, [open_store(path) for path, _ in stores]
 
 
-def _as_begun(
-    request: IndexRequest, plans: Mapping[Path, StorePlan]
-) -> tuple[tuple[Path, StorePlan], ...]:
-    """Return the plans of stores; what was not named is as stores have it that are there."""
+def _as_begun(request: IndexRequest, plans: Mapping[Path, StorePlan]) -> Iterator[PlannedStore]:
+    """Yield the plans of stores; what was not named is as stores have it that are there."""
     by_state = sorted(plans, key=lambda path: (path / STORE).exists())  # half-written ones first
-    begun = {} if request.overwrite else {path: begun_plan(path) for path in by_state}
-    kept = {path: plan for path, plan in begun.items() if plan}
-    if kept and not request.shard_rows:
-        rows = next(iter(kept.values())).shard_rows
-        plans = {path: replace(plan, shard_rows=rows) for path, plan in plans.items()}
-    if not request.store:
-        plans = {
-            path: replace(plan, dtype=kept.get(path, plan).dtype) for path, plan in plans.items()
-        }
-    return tuple(plans.items())
+    found = {} if request.overwrite else {path: begun_plan(path) for path in by_state}
+    kept = {path: begun for path, begun in found.items() if begun}
+    rows = request.shard_rows or next((begun.shard_rows for begun in kept.values()), SHARD_ROWS)
+    for path, plan in plans.items():
+        dtype = request.store or kept.get(path, plan).dtype
+        yield path, replace(plan, shard_rows=rows, dtype=dtype)
 
 
 def _note_asked(request: IndexRequest, folder: Path | None, store: Path) -> None:
