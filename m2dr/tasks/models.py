@@ -83,7 +83,8 @@ def with_lengths_of_index(
 ) -> Model:
     """Return a model whose texts are as long as was asked, or else as in the stores of a home."""
     folders = (*store_folders_of(home)[::-1], *layer_folders(home)[::-1])  # half-written ones last
-    if plan := next(filter(None, map(begun_plan, folders)), None):
+    plan = next(filter(None, map(begun_plan, folders)), None)
+    if plan and plan.label.fingerprint == model.card.fingerprint:
         model = model.with_lengths_of(plan.label)
     return model.with_lengths(query_length, document_length)
 
