@@ -209,7 +209,7 @@ def _plain(value: object) -> object:
 def _is_labelled(data: object) -> bool:
     """Return whether data is a series of pandas with labels that may be meant as ids."""
     series = hasattr(data, "notna") and hasattr(data, "index") and not hasattr(data, "columns")
-    return series and list(data.index) != [*range(len(data.index))]  # type: ignore[attr-defined]
+    return series and list(data.index) != [*range(len(data.index))]  # type: ignore[attr-defined]  # it has one
 
 
 def _documents(data: object) -> Iterator[Row]:
@@ -224,7 +224,7 @@ def _documents(data: object) -> Iterator[Row]:
 
 def _queries(data: object) -> Iterator[Row]:
     named = isinstance(data, str | PathLike)
-    rows = read_rows(Path(data)) if named else rows_of(data, _query)  # type: ignore[arg-type]
+    rows = read_rows(Path(data)) if named else rows_of(data, _query)  # type: ignore[arg-type]  # a path
     numbered = None
     for number, row in enumerate(rows):
         given = optional(row, QUERY_IDS) is not None

@@ -112,7 +112,7 @@ def words_of(line: str) -> list[str]:
 def number_of(value: object, what: str) -> float:
     """Return a finite number, which may be written as a text, in digits of ASCII."""
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)  # type: ignore[arg-type]  # TypeError is caught
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not isfinite(number) or (isinstance(value, str) and ("_" in value or not value.isascii())):

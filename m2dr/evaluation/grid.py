@@ -217,35 +217,32 @@ def format_score(value: float) -> str:
 
 
 def text_tables(grids: Sequence[Grid], measures: Sequence[str] = ()) -> str:
-    """Return a table per measure; models and codes stand under each other at each layer.
+    """Return a table per measure, layers as rows and dims as columns, and the notes below the last.
 
-    Notes, which hold for all measures, follow the last table.
-    """
-    grids = by_code(grids)
-    table = text_comparison if len(grids) > 1 else lambda grids, name: text_table(grids[0], name)
-    notes = "".join(f"\n{note}" for note in _notes(told_apart(grids)))
-    tables = (table(grids, name) for name in measures or grids[0].measures)
-    return "\n\n".join(each.removesuffix(notes) for each in tables) + notes
+    Of one grid a star marks the best cut; several, or codes, stand under each other at each layer,
+    and a star marks the best of each cut.
 
-
-def text_table(grid: Grid, measure: str) -> str:
-    """Return a table with layers as rows and dims as columns; a star marks the best cut.
+    Raises:
+        UserError: there is no grid, two have one name, or they are of different queries.
 
     >>> cells = {Cut(2, 8): {"RR@10": 0.25}, Cut(2, 16): {"RR@10": 0.5}}
-    >>> print(text_table(Grid("full-dim", "pydocs", "test", 2234, cells), "RR@10"))
+    >>> print(text_tables([Grid("full-dim", "pydocs", "test", 2234, cells)]))
     full-dim: RR@10 on pydocs test, 2234 queries, * best
     layer      8     16
         2  .2500  .5000*
     """
-    title, rows = table_of([grid], measure)
-    return "\n".join([title, *_starred(rows), *_notes([grid])])
+    grids, tables = by_code(grids), []
+    for measure in measures or grids[0].measures:
+        title, rows = table_of(grids, measure)
+        tables.append("\n".join([title, *_starred(rows, left=() if len(grids) == 1 else {1})]))
+    return "\n".join(["\n\n".join(tables), *_notes(told_apart(grids))])
 
 
 def table_of(grids: Sequence[Grid], measure: str) -> tuple[str, list[list[str]]]:
     """Return the title and the cells of the table of one grid, or of several, the head first.
 
     Raises:
-        UserError: as `text_comparison` does.
+        UserError: as `text_tables` does.
     """
     if len(grids) != 1:
         return _table_of_several(grids, measure)
@@ -256,16 +253,6 @@ def table_of(grids: Sequence[Grid], measure: str) -> tuple[str, list[list[str]]]
     for layer in grid.layers:
         rows.append([str(layer), *(_cell(values.get(Cut(layer, dim)), top) for dim in grid.dims)])
     return f"{grid.model}: {grid.heading(measure)}, * best", rows
-
-
-def text_comparison(grids: Sequence[Grid], measure: str) -> str:
-    """Return a table of several models, grouped by layer; a star marks the best of each cut.
-
-    Raises:
-        UserError: there is no grid, two have one name, or they are of different queries.
-    """
-    title, rows = _table_of_several(grids, measure)
-    return "\n".join([title, *_starred(rows, left={1}), *_notes(told_apart(grids))])
 
 
 def _table_of_several(grids: Sequence[Grid], measure: str) -> tuple[str, list[list[str]]]:
@@ -309,7 +296,7 @@ def tex_table(grids: Sequence[Grid], measure: str) -> str:
     """Return a table for LaTeX's booktabs; what has a star in `text_tables` is bold.
 
     Raises:
-        UserError: as `text_comparison` does.
+        UserError: as `text_tables` does.
     """
     title, rows = table_of(by_code(grids), measure)
     title = title.replace("* best", "best in bold")

@@ -267,12 +267,6 @@ class FitOptions:
     query_weight: float | None = None  # that was given
     language: str = ""  # of the words; by default that of the texts
 
-    def beside(self, before: "FitOptions") -> "FitOptions":
-        """Return these options; where one was not named, as it was before."""
-        weight = before.query_weight if self.query_weight is None else self.query_weight
-        log = (self.queries, self.query_weight) if self.queries else (before.queries, weight)
-        return FitOptions(*log, self.language or before.language)
-
     @classmethod
     def before(cls, store: Path) -> "FitOptions":
         """Return the options of the exits of a store, fitted or begun; none of damaged ones."""

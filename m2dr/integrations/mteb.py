@@ -18,7 +18,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import MtebRequest
-from m2dr.evaluation.grid import Grid, as_json, text_table, write_grid
+from m2dr.evaluation.grid import Grid, as_json, text_tables, write_grid
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encoder import Encoder
@@ -108,7 +108,7 @@ class MtebReport(Report):
 
     def __str__(self) -> str:
         cuts = tuple(self.scores)
-        parts = [f"{text_table(grid, grid.measures[0])}\n" for grid in self.grids]
+        parts = [f"{text_tables([grid], grid.measures[:1])}\n" for grid in self.grids]
         if len(cuts) == 1:
             parts = [
                 f"{score.value:.4f}  {score.measure} of {score.task}, split {score.split}"

@@ -23,8 +23,6 @@ from m2dr.evaluation.grid import (
     join_layers,
     read_grid,
     read_scores,
-    text_comparison,
-    text_table,
     text_tables,
     write_csv,
     write_grid,
@@ -102,7 +100,7 @@ def test_grids_that_cannot_be_compared_are_refused() -> None:
         with pytest.raises(UserError, match=problem):
             some.difference(other, "RR@10")
     with pytest.raises(UserError, match="Two grids are called plain"):
-        text_comparison([PLAIN, PLAIN], "nDCG@10")
+        text_tables([PLAIN, PLAIN], ["nDCG@10"])
     with pytest.raises(UserError, match=r"does not hold RR@1\. Did you mean RR@10\?"):
         some.values("RR@1")
 
@@ -119,7 +117,7 @@ def test_an_average_counts_each_corpus_alike() -> None:
 
 
 def test_a_table_has_layers_down_and_dims_across_and_marks_the_best() -> None:
-    assert text_table(FULL, "nDCG@10").splitlines() == [
+    assert text_tables([FULL], ["nDCG@10"]).splitlines() == [
         "full-dim: nDCG@10 on pydocs test, 2234 queries, * best",
         "layer      8      16     32",
         "    2  .0645   .1277  .2000",
@@ -139,7 +137,7 @@ def test_notes_follow_the_last_of_the_tables() -> None:
 
 
 def test_a_comparison_stacks_models_by_layer_and_marks_the_best_of_each_cut() -> None:
-    assert text_comparison([FULL, PLAIN], "nDCG@10").splitlines() == [
+    assert text_tables([FULL, PLAIN], ["nDCG@10"]).splitlines() == [
         "nDCG@10 on pydocs test, 2234 queries, * best of its cut",
         "layer  model         8      16     32",
         "    2  full-dim  .0645   .1277* .2000",

@@ -15,7 +15,7 @@ from m2dr.evaluation.grid import (
     Grid,
     QueryScores,
     read_grid,
-    text_comparison,
+    text_tables,
     write_grid,
     write_scores,
 )
@@ -161,6 +161,6 @@ def test_other_exits_or_documents_are_named_where_systems_stand_side_by_side(
     title, *_ = str(found).splitlines()
     assert "mine (exits of the index, documents of layer 2) against" in title
     assert "theirs (own exits, documents of each layer)" in title
-    both = text_comparison([read_grid(mine), read_grid(theirs)], "RR@10")
+    both = text_tables([read_grid(mine), read_grid(theirs)], ["RR@10"])
     assert "mine (exits of the index, documents of layer 2)" in both
     assert "these are different systems" in found.notes[0]

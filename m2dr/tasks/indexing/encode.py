@@ -388,9 +388,12 @@ def asked_of(log: QueryLog, language: str, before: FitOptions) -> FitOptions:
     Raises:
         UserError: as `read_log`.
     """
-    kept = before.queries and log.queries is None
-    queries = () if kept else read_log(log.queries, log.query_weight)
-    return FitOptions(queries, log.query_weight, language).beside(before)
+    queries, weight = before.queries, log.query_weight
+    if log.queries is not None or not queries:
+        queries = read_log(log.queries, weight)
+    elif weight is None:
+        weight = before.query_weight
+    return FitOptions(queries, weight, language or before.language)
 
 
 def refuse_other_fit(folder: Path, log: QueryLog, language: str = "") -> None:

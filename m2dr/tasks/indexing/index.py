@@ -108,8 +108,8 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
 
 def _model_for(request: IndexRequest) -> str:
     """Return the newest model; of a corpus with nothing but vectors without a model, these."""
-    home = request.root / open_corpus(request.corpus).name
-    stored = manifest.homes(home) if request.root.is_dir() else []
+    folder = request.root / open_corpus(request.corpus).name
+    stored = manifest.homes(folder) if request.root.is_dir() else []
     if stored and all((home / CARD_FILE).exists() for home in stored):
         return model_for(request.corpus, request.root)
     return newest_model()

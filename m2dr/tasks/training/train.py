@@ -16,7 +16,7 @@ from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.report import Report, timed
 from m2dr.core.settings import RunSettings, TrainSettings
-from m2dr.evaluation.grid import Grid, text_table
+from m2dr.evaluation.grid import Grid, text_tables
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
@@ -277,7 +277,8 @@ def run(
         dev.update(quality(setup.encoder, setup.tokenizer))
         title = f"Step {trainer.state.global_step}, mean {fmean(dev.values()):.4f}"
         cells = {cut: {measure: value} for cut, value in dev.items()}
-        say(text_table(Grid(title, "dev", "", quality.count, cells, unit=quality.unit), measure))
+        grid = Grid(title, "dev", "", quality.count, cells, unit=quality.unit)
+        say(text_tables([grid], [measure]))
         return {str(cut): value for cut, value in dev.items()}
 
     with progress(what, plan.steps, "steps", detail) as advance:
