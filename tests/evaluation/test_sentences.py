@@ -215,7 +215,7 @@ def test_measures_are_means_over_the_experiments() -> None:
     test, test_labels = world(14)
     draws = sample_per_label([str(label) for label in labels], 4, 3, seed=5)
 
-    found = learn(vectors, labels, draws, test, test_labels, 100, 5)
+    found, _ = learn(vectors, labels, draws, test, test_labels, 100, 5)
 
     accuracies, f1s = [], []
     for draw in draws:

@@ -264,3 +264,21 @@ def test_every_cut_is_learnt_from_its_own_vectors(
         )
         right = classifier.predict(vectors["test"]) == [label for _, label in rows["test"]]
         assert values["Accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_fits_that_did_not_converge_are_told_once_with_their_cuts(
+    tiny_backbone: Path, classes: Path, tmp_path: Path
+) -> None:
+    def notes(iterations: int) -> tuple[str, ...]:
+        asked = request(
+            ClassificationRequest, tiny_backbone, tmp_path / "r", classes, protocol="full",
+            layers=(1, 4), dims=(8,), iterations=iterations,
+        )  # fmt: skip
+        ((grid,),) = evaluate_classification(asked).tasks
+        return grid.notes
+
+    told = [note for note in notes(1) if "converge" in note]
+    assert told == [
+        "2 of 2 fits did not converge in 1 iteration, at L1D8, L4D8; --iterations raises the limit"
+    ]
+    assert not any("converge" in note for note in notes(10_000))

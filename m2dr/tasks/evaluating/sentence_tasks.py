@@ -67,7 +67,7 @@ class SentenceTask:
     texts: Sequence[str]  # N, each once
     size: int  # what the measures are over, counted in `unit`
     unit: str
-    measure: Callable[[Encoded], Mapping[Cut, Mapping[str, float]]]
+    measure: Callable[[Encoded], tuple[Mapping[Cut, Mapping[str, float]], tuple[str, ...]]]
     notes: tuple[str, ...] = ()
 
 
@@ -210,9 +210,9 @@ def _grids(
         for task in tasks:
             with progress(f"Encoding {task.name}", len(task.texts), "sentences") as advance:
                 vectors = embed_texts(encoder, tokenizer, task.texts, "document", layers, advance)
-            cells = task.measure(Encoded(encoder.card, layers, dims, vectors))
+            cells, notes = task.measure(Encoded(encoder.card, layers, dims, vectors))
             place = (name, task.name, task.split, task.size)
-            grids.append(Grid(*place, cells, task.notes, unit=task.unit))
+            grids.append(Grid(*place, cells, (*task.notes, *notes), unit=task.unit))
             write_grid(grids[-1], _folder(request.out, task.name, task.split) / name)
             yield grids[-1]
         if len(grids) > 1:
@@ -235,12 +235,12 @@ def task_of_pairs(judged: sentences.ScoredPairs, gold: Gold, values: OfPairs[Gol
     """
     texts, first, second = distinct(judged.pairs)
 
-    def measure(encoded: Encoded) -> dict[Cut, Mapping[str, float]]:
+    def measure(encoded: Encoded) -> tuple[dict[Cut, Mapping[str, float]], tuple[str, ...]]:
         cells: dict[Cut, Mapping[str, float]] = {}
         for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True):
             by_dim = values(vectors, first, second, gold, encoded.dims)
             cells |= {Cut(layer, dim): measures for dim, measures in by_dim.items()}
-        return cells
+        return cells, ()
 
     count = len(judged.pairs)
     return SentenceTask(judged.name, judged.split, texts, count, "pairs", measure)
@@ -276,8 +276,9 @@ def _classification(
         for rows in (train, labelled.test)
     )
 
-    def measure(encoded: Encoded) -> dict[Cut, Mapping[str, float]]:
+    def measure(encoded: Encoded) -> tuple[dict[Cut, Mapping[str, float]], tuple[str, ...]]:
         cells: dict[Cut, Mapping[str, float]] = {}
+        unfinished: dict[Cut, int] = {}
         similarity = "dot" if request.raw else encoded.card.similarity
         fits = len(encoded.layers) * len(encoded.dims) * len(draws)
         with progress(f"Fitting {labelled.name}", fits, "classifiers") as advance:
@@ -285,12 +286,18 @@ def _classification(
                 require_finite(vectors)
                 for dim in encoded.dims:
                     x = prefixes(vectors, dim, similarity)
-                    cells[Cut(layer, dim)] = learn(
+                    cut = Cut(layer, dim)
+                    cells[cut], unfinished[cut] = learn(
                         x[train_rows], train_labels, draws, x[test_rows], test_labels,
                         request.iterations, request.seed,
                     )  # fmt: skip
                     advance(len(draws))
-        return cells
+        if not any(unfinished.values()):
+            return cells, ()
+        cuts = ", ".join(str(cut) for cut, count in unfinished.items() if count)
+        limit = f"did not converge in {counted(request.iterations, 'iterations')}"
+        told = f"{sum(unfinished.values())} of {counted(fits, 'fits')} {limit}, at {cuts}"
+        return cells, (f"{told}; --iterations raises the limit",)
 
     return SentenceTask(
         labelled.name,
