@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from m2dr.core.records import Similarity
-from m2dr.index.manifest import Label, StorePlan
+from m2dr.core.records import Label, Similarity
+from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 
 Floats = NDArray[np.float32]
@@ -52,7 +52,7 @@ def write_store(
     shard_rows: int = SHARD_ROWS,
 ) -> Store:
     """Write a store of vectors; without docids they are d0, d1 and so on."""
-    label = Label("0" * 64, similarity, "mean", "", "", 64, 256, "same")
+    label = Label(fingerprint="0" * 64, similarity=similarity, pooling="mean", documents="same")
     writer = begin_store(folder, StorePlan("benchmark", 1, width, label, shard_rows=shard_rows))
     done = 0
     for number, shard in enumerate(shards):

@@ -20,15 +20,18 @@ import numpy as np
 from common import machine
 from timing import table_head, table_row, timed
 
+from m2dr.core.records import Label
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.filters import FIELDS, Filter, write_fields
-from m2dr.index.manifest import Label, StorePlan
+from m2dr.index.manifest import StorePlan
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store, begin_store, open_store
 
 WIDTH, ROWS, K = 384, 65_536, 10
-LABEL = Label("f" * 64, "cosine", "mean", "", "", 32, 256, "last")
+LABEL = Label(
+    fingerprint="f" * 64, similarity="cosine", pooling="mean", query_length=32, documents="last"
+)
 FILTERS = {  # with the share of documents that fit
     "year >= 1990 (all)": "year >= 1990",
     "lang = en (1/2)": "lang = en",

@@ -19,7 +19,7 @@ import numpy as np
 
 from m2dr.core import files
 from m2dr.core.requests import IndexRequest
-from m2dr.index import store as stores
+from m2dr.index import folder as folders
 from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import open_store
@@ -65,7 +65,7 @@ def watched(work: Callable[[], object], last: int = 0) -> int:
 
     for place, names in (
         (Path, ("replace", "rename", "unlink", "rmdir", "mkdir", "touch")), (os, ("link",)),
-        (files, ("sync",)), (stores, ("sync", "_exchange")), (shutil, ("rmtree",)),
+        (files, ("sync",)), (folders, ("sync", "_exchange")), (shutil, ("rmtree",)),
     ):  # fmt: skip
         for name in names:
             watch(place, name)

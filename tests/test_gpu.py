@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from world import WORDS
 
+from m2dr.core.records import Label
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.core.variants import VARIANTS
 from m2dr.data.tokens import Ragged
 from m2dr.index.exact import ExactIndex, grid_top_k
-from m2dr.index.manifest import Label, StorePlan
+from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
@@ -142,7 +143,10 @@ def test_vectors_are_the_processors(model_type: str, backbone: Callable[[str], P
 
 def written(folder: Path, vectors: NDArray[np.float32], similarity: str = "cosine") -> Store:
     """A store of vectors."""
-    label = Label("0" * 64, similarity, "mean", "", "", 64, 64, "same")
+    label = Label(
+        fingerprint="0" * 64, similarity=similarity, pooling="mean", query_length=64,
+        document_length=64, documents="same",
+    )  # fmt: skip
     writer = begin_store(folder, StorePlan("tiny", 1, vectors.shape[1], label, shard_rows=1000))
     for number, start in enumerate(range(0, len(vectors), 1000)):
         some = vectors[start : start + 1000]

@@ -3,7 +3,7 @@
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isnan
 from typing import Any, Literal, cast, get_args
 
@@ -230,6 +230,7 @@ Attention = Literal["causal", "bidirectional"]
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
 GIVEN = "given"  # the variant of vectors that somebody else made, of which there is no model
 CARD_FILE = "card.json"  # of such vectors, beside their stores
+DIGITS = 12  # of the fingerprint, in folder names and in messages
 
 
 def pooling_modes(pooling: str) -> tuple[Pooling, ...]:
@@ -248,8 +249,95 @@ def pooling_modes(pooling: str) -> tuple[Pooling, ...]:
     return cast(tuple[Pooling, ...], tuple(pooling.split("+")))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """How texts become vectors: queries can search documents where two of these are equal."""
+
+    fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011
+    pooling: str  # a Pooling, or several joined by "+", whose vectors are concatenated
+    similarity: Similarity  # cosine: a prefix is normalised after it is cut
+    query_prefix: str = ""
+    document_prefix: str = ""
+    query_length: int = 64  # tokens, special ones included
+    document_length: int = 256
+    documents: DocumentLayer  # the layer that encodes documents for a shallow query
+
+    @property
+    def encoding(self) -> "Encoding":
+        """These fields alone, of a card."""
+        return Encoding(**{each.name: getattr(self, each.name) for each in fields(Encoding)})
+
+    @property
+    def vectors(self) -> dict[str, Any]:
+        """What the vectors of a text depend on, by name: all but the layer of documents."""
+        table = asdict(self.encoding)
+        del table["documents"]
+        return table
+
+    def differences(self, other: "Encoding") -> dict[str, tuple[Any, Any]]:
+        """Return the fields that make vectors incomparable, with both values."""
+        mine, theirs = asdict(self.encoding), asdict(other.encoding)
+        pairs = {name: (mine[name], theirs[name]) for name in sorted(mine)}
+        return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label(Encoding):
+    """What stores and indexes record of their vectors."""
+
+    cuts: tuple[Cut, ...] = ()  # that were trained
+    model: str = ""  # where the model was found: a hint for people, never compared
+    source: str = ""  # the corpus as it was given to m2dr, the same kind of hint
+
+    def accept(self, queries: "Label", corpus: str) -> None:
+        """Refuse queries that were not encoded as the documents of `corpus` were.
+
+        Raises:
+            UserError: another model, or the same one with other prefixes, pooling, lengths or
+                similarity.
+        """
+        if queries.fingerprint != self.fingerprint:
+            names = f"{self._name()}, and the queries by {queries._name()}"
+            raise UserError(f"The documents of {corpus} were encoded by model {names}.")
+        if different := self.differences(queries):
+            words = ", ".join(f"{name} {a!r} against {b!r}" for name, (a, b) in different.items())
+            raise UserError(f"The documents of {corpus} and the queries differ in {words}.")
+
+    def warnings(self, query: Cut, documents: Cut) -> list[str]:
+        """Return sentences that say why rankings may be worse than the model allows.
+
+        Args:
+            query: the cut of the queries.
+            documents: the cut of the documents.
+        """
+        sentences = [
+            f"Cut {cut} was not trained: expect worse or near random rankings."
+            for cut in dict.fromkeys((query, documents))
+            if not is_ready(cut, self.cuts)
+        ]
+        if query.layer != documents.layer and self.documents == "same":
+            sentences.append(
+                f"Queries of layer {query.layer} search documents of layer {documents.layer}, but "
+                f"this model trained each layer against documents of its own: the two spaces are "
+                f"not aligned, so expect much worse or near random rankings. Index layer "
+                f"{query.layer}."
+            )
+        last = max((cut.layer for cut in self.cuts), default=documents.layer)
+        if self.documents == "last" and documents.layer != last:
+            sentences.append(
+                f"Documents come from layer {documents.layer}, but this model trained queries "
+                f"against documents of layer {last}: expect much worse rankings. Index that "
+                "layer."
+            )
+        return sentences
+
+    def _name(self) -> str:
+        short = self.fingerprint[:DIGITS]
+        return f"{short} ({self.model})" if self.model else short
+
+
 @dataclass(frozen=True)
-class ModelCard:
+class ModelCard(Encoding):
     """How a model encodes queries and documents, and how it was trained."""
 
     backbone: str  # id or folder that training began from
@@ -257,14 +345,7 @@ class ModelCard:
     layers: int  # of the full encoder
     width: int  # dims of the full embedding
     cuts: tuple[Cut, ...]  # the trained ones
-    documents: DocumentLayer
-    pooling: str  # a Pooling, or several joined by "+", whose vectors are concatenated
-    similarity: Similarity  # cosine: a prefix is normalised after it is cut
     temperature: float  # the divisor of the scores in training
-    query_prefix: str = ""
-    document_prefix: str = ""
-    query_length: int = 64  # tokens, special ones included
-    document_length: int = 256
     # The head of an intermediate layer, applied before the vector is cut.
     exit_head: ExitHead = "none"
     attention: Attention | None = None  # None: the backbone's own
@@ -278,7 +359,6 @@ class ModelCard:
     exits: Literal["", "model"] = ""
     # Commit of a backbone that was fetched from the hub; empty for any other.
     revision: str = ""
-    fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011
     rotation: str = ""  # of vectors without a model: sha256 of the file of their rotation, if any
 
     def __post_init__(self) -> None:
@@ -377,6 +457,11 @@ class IndexExits:
     unrelated: tuple[UnrelatedScores, ...] = ()  # against documents of the last layer
     exits_texts: str = ""  # as `texts`, of what the exits of layers from 1 were fitted to
     bridge: BridgeRecord | None = None
+
+    @property
+    def layer(self) -> int:
+        """The last one, whose documents they were fitted to."""
+        return len(self.fit.ridges) + 1
 
 
 EXPORTED_FILE = "export.json"

@@ -24,11 +24,10 @@ from m2dr.core import files
 from m2dr.core.arrays import Array, Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.option import PERCENTILES
-from m2dr.core.records import EXITS_FILE, IndexExits
-from m2dr.index.manifest import MANIFEST, STORE, Label, StoreManifest, layer_folders
-from m2dr.index.store import DIGEST_BYTES, Digests, stamp_of
+from m2dr.core.records import EXITS_FILE, Encoding, IndexExits
+from m2dr.index.folder import IndexFolder
+from m2dr.index.store import DIGEST_BYTES, Digests
 
-EXITS_FOLDER = "exits"  # beside the stores
 SPANS_FILE = "spans.safetensors"
 ASKED_FILE = "asked.json"
 # Documents of which exits are fitted by default. On parts of NFCorpus and SciFact layers 0 to 5 of
@@ -38,96 +37,103 @@ MOST_STATES = 20_000  # documents whose states are read; more hardly help, and c
 MOST_WORD_TEXTS = 250_000  # documents whose words are read
 
 
-def exits_folder(store: Path) -> Path:
-    """Return the folder of the exits for a store of the last layer."""
-    return store.parent / EXITS_FOLDER
+@dataclass(frozen=True)
+class Maps:
+    """Words, exits and a bridge that were fitted to the documents of an index, or will be."""
+
+    index: IndexFolder
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def folder(self) -> Path:
+        """Where they lie."""
+        return self.index.exits
+
+    @property
+    def exist(self) -> bool:
+        """Whether a record is there, of whatever documents."""
+        return (self.folder / EXITS_FILE).exists()
+
+    @property
+    def record(self) -> IndexExits:
+        """What was fitted on what.
+
+        Raises:
+            UserError: it is missing or damaged.
+        """
+        return files.read_record(self.folder / EXITS_FILE, IndexExits)
+
+    @property
+    def fit(self) -> bool:
+        """Whether they were fitted to the documents of the index, as it encodes them.
+
+        Documents may have changed since: `is_old`.
+
+        Raises:
+            UserError: a record is damaged.
+        """
+        if not self.exist or not self.index.holds(self.record.layer):
+            return False
+        record, manifest = self.record, self.index.record(self.record.layer)
+        encoded = (manifest.label.fingerprint, manifest.corpus, encoding_digest(manifest.label))
+        return (record.fingerprint, record.corpus, record.encoding) == encoded and bool(
+            record.files
+        )
+
+    def is_old(self, layer: int = 0) -> bool:
+        """Return whether documents have changed since an exit was fitted.
+
+        Args:
+            layer: of the exit; 0 is the words, which every change of documents fits again.
+
+        Raises:
+            UserError: a record is damaged.
+        """
+        if not self.fit:
+            return False
+        fitted_to = self.record.exits_texts if layer else self.record.texts
+        return fitted_to != self.index.record(self.record.layer).texts
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of what vectors depend on: the record, which holds digests of the files.
+
+        Raises:
+            UserError: the record is missing or damaged.
+        """
+        record = asdict(self.record)
+        del record["unrelated"], record["bridge"]  # no vector depends on these
+        return files.json_sha256(record)
+
+    @property
+    def missing(self) -> UserError:
+        """The error for a search that needs maps where there are none."""
+        return UserError(
+            f"{self.index} has no exits that were fitted on its documents; fit them first."
+        )
+
+    def drop(self) -> None:
+        """Remove the record and the states of maps whose documents are encoded again."""
+        if self.folder.is_dir():
+            files.remove_files(self.folder, EXITS_FILE)
+            forget_states(self.folder)
 
 
-def state_of(home: Path) -> list[tuple[int, ...]]:
-    """Return the stamps of the stores, indexes and exits of a home: others once one has changed."""
-    records = [folder / STORE for folder in layer_folders(home)]
-    indexes = sorted(home.glob(f"layer-*/dim-*/{MANIFEST}"))
-    return [stamp_of(path) for path in (*records, *indexes, home / EXITS_FOLDER / EXITS_FILE)]
+def encoding_digest(encoding: Encoding, dtype: str = "") -> str:
+    """Return the digest of how texts become vectors, and of a number format where it counts."""
+    return files.json_sha256([encoding.vectors, dtype])
 
 
-def read_exits_record(folder: Path) -> IndexExits:
-    """Read exits.json.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
-    return files.read_record(folder / EXITS_FILE, IndexExits)
-
-
-def fitting_exits(store: Path) -> Path | None:
-    """Return the folder of the exits that were fitted on the documents of a finished store.
-
-    None where there are none, or where they were fitted on another corpus, by another model, or
-    for vectors that were encoded in another way. Documents may have changed since: `are_outdated`.
-
-    Raises:
-        UserError: a record is damaged.
-    """
-    folder = exits_folder(store)
-    if not ((folder / EXITS_FILE).exists() and (store / STORE).exists()):
-        return None
-    record, manifest = read_exits_record(folder), StoreManifest.read(store)
-    label = manifest.label
-    encoded = (label.fingerprint, manifest.corpus, encoding_of(label))
-    fitted = (record.fingerprint, record.corpus, record.encoding)
-    return folder if fitted == encoded and record.files else None
-
-
-def are_outdated(store: Path, layer: int = 0) -> bool:
-    """Return whether documents of a finished store have changed since its exits were fitted.
-
-    Args:
-        store: of the last layer.
-        layer: whose exit; 0 is the words, which every change of documents fits again.
-
-    Raises:
-        UserError: a record is damaged.
-    """
-    folder = fitting_exits(store)
-    if folder is None:
-        return False
-    record = read_exits_record(folder)
-    fitted_to = record.exits_texts if layer else record.texts
-    return fitted_to != StoreManifest.read(store).texts
-
-
-def encoding_of(label: Label, dtype: str = "") -> str:
-    """Return the digest of how texts become vectors, from a label.
-
-    Args:
-        label: of the vectors.
-        dtype: that was asked for, where it counts too.
-    """
-    table = asdict(label)
-    for name in ("cuts", "document_layer", "model", "source"):  # no vector depends on these
-        del table[name]
-    return files.json_sha256([table, dtype])
-
-
-def digest_of_exits(folder: Path) -> str:
-    """Return the sha256 of the record, which holds those of the files.
-
-    Raises:
-        UserError: the record is missing or damaged.
-    """
-    record = asdict(read_exits_record(folder))
-    del record["unrelated"], record["bridge"]  # no vector depends on these
-    return files.json_sha256(record)
-
-
-def unrelated_score(folder: Path | None, percentile: str, layer: int, dim: int) -> float | None:
+def unrelated_score(maps: Maps | None, percentile: str, layer: int, dim: int) -> float | None:
     """Return the score that `percentile`, as p99, of unrelated texts score below; None if unknown.
 
     Raises:
-        UserError: the record of the exits in the folder is damaged.
+        UserError: the record of the maps is damaged.
     """
     place = [f"p{each:g}" for each in PERCENTILES].index(percentile)
-    rows = read_exits_record(folder).unrelated if folder else ()
+    rows = maps.record.unrelated if maps else ()
     found = (row.quantiles[place] for row in rows if (row.layer, row.dim) == (layer, dim))
     return next(found, None)
 
@@ -148,7 +154,7 @@ class StateFile:
 
     Attributes:
         texts: digest of the texts of the whole shard.
-        encoding: digest of how they were encoded, as `encoding_of` gives it.
+        encoding: as `encoding_digest` gives it.
         states: [n, D] as `Encoder.states` gives them.
     """
 
@@ -268,30 +274,18 @@ class FitOptions:
     language: str = ""  # of the words; by default that of the texts
 
     @classmethod
-    def before(cls, store: Path) -> "FitOptions":
-        """Return the options of the exits of a store, fitted or begun; none of damaged ones."""
-        folder = exits_folder(store)
+    def before(cls, index: IndexFolder) -> "FitOptions":
+        """Return the options of the maps of an index, fitted or begun; none of damaged ones."""
+        maps = Maps(index)
         with suppress(UserError):
-            if fitting_exits(store):
-                fit, short = read_exits_record(folder).fit, ShortFile.read(folder)
+            if maps.fit:
+                fit, short = maps.record.fit, ShortFile.read(maps.folder)
                 given = fit.query_weight if fit.query_weight_by == "--query-weight" else None
                 return cls(tuple(short.texts[len(short.digests) :]), given, fit.language)
-            return files.read_record(folder / ASKED_FILE, cls)
+            return files.read_record(maps.folder / ASKED_FILE, cls)
         return cls()
 
 
 def forget_states(folder: Path) -> None:
     """Remove the states, which are not needed once the exits are fitted."""
     files.remove_files(folder, "states-*", f".states-*{files.TEMPORARY_SUFFIX}", ASKED_FILE)
-
-
-def drop_exits(folder: Path) -> None:
-    """Remove the record and the states of exits whose documents are encoded again."""
-    if folder.is_dir():
-        files.remove_files(folder, EXITS_FILE)
-        forget_states(folder)
-
-
-def no_exits(home: Path) -> UserError:
-    """Return the error for a search that needs exits of an index without any."""
-    return UserError(f"{home} has no exits that were fitted on its documents; fit them first.")

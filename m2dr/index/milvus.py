@@ -23,9 +23,9 @@ import numpy as np
 from m2dr.core.arrays import Floats
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.files import parse_record, record_table
-from m2dr.core.records import Cut
+from m2dr.core.records import DIGITS, Cut, Label
 from m2dr.index.filters import FIELDS, Filter, field_kinds, field_types
-from m2dr.index.manifest import DIGITS, STORE, Label, StoreManifest
+from m2dr.index.manifest import STORE, StoreManifest
 from m2dr.index.searchable import Hits, Rows, Scores, Searchable
 from m2dr.index.store import Store
 from m2dr.index.vectors import check_depth, check_queries, prefixes
@@ -188,7 +188,7 @@ class Server:
         # Vectors have length one where the similarity is cosine, and one of length zero scores 0.
         plan = self.client.prepare_index_params()
         plan.add_index("vector", index_type=index_type, metric_type="IP", params=build)
-        text = json.dumps(record_table(manifest), sort_keys=True)
+        text = json.dumps(record_table(manifest), sort_keys=True, default=msgspec.to_builtins)
         self.ask(
             "create_collection",
             manifest.name,

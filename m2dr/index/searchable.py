@@ -8,10 +8,9 @@ from typing import Protocol, TypeVar
 
 from m2dr.core.arrays import Float32, Floats, Int64
 from m2dr.core.errors import UserError, counted
-from m2dr.core.records import Cut, Ranking, Run
+from m2dr.core.records import Cut, Label, Ranking, Run
 from m2dr.index.docids import Docids
 from m2dr.index.filters import Filter
-from m2dr.index.manifest import Label
 from m2dr.index.vectors import answerable, check_depth, check_queries
 
 Scores = Float32

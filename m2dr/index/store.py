@@ -5,14 +5,11 @@ digests of the texts, vectors, and a record that is written last. A shard withou
 written again, with the same bytes; several processes may write shards of a store at once.
 """
 
-import ctypes
 import hashlib
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,22 +21,18 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import (
     HASHED_BYTES,
     TEMPORARY_SUFFIX,
-    lock_file,
     read_record,
     remove_files,
     sha256_of,
-    sync,
     write_bytes,
     write_record,
 )
+from m2dr.core.records import DIGITS
 from m2dr.index.docids import Docids, encode_docids, read_docids
 from m2dr.index.filters import FIELDS, Filter, matching
 from m2dr.index.manifest import (
     DIGESTS,
-    DIGITS,
     DOCIDS,
-    NEW,
-    OLD,
     PARTIAL,
     STORE,
     Shard,
@@ -54,7 +47,6 @@ from m2dr.index.vectors import FORMATS
 
 DIGEST_BYTES = 16  # of a text
 RECORDS = ("vectors-*.json", "docids-*.txt", "digests-*.bin")  # of a half-written store alone
-SYNCING = "syncing"  # a file in the folder of stores that a sync writes, until it has ended
 
 Digests = NDArray[np.bytes_]  # [n] of DIGEST_BYTES each
 
@@ -434,71 +426,6 @@ def remove_leftovers(folder: Path) -> None:
         names = {shard.name for shard in StoreManifest.read(folder).shards}
         stray = [path.name for path in folder.glob("vectors-*") if path.name not in names]
         remove_files(folder, *RECORDS, *stray, f"*{TEMPORARY_SUFFIX}", PARTIAL)
-
-
-# The stores of all layers, which a sync replaces at once
-
-
-def lock(home: Path) -> AbstractContextManager[None]:
-    """Lock the stores of all layers against other writers.
-
-    Raises:
-        UserError: another process holds the lock.
-    """
-    path = _resolved(home)
-    return lock_file(path.with_name(f"{path.name}.stores"))
-
-
-def _resolved(home: Path) -> Path:
-    """Resolve symbolic links, so that folders are exchanged on one disk."""
-    return Path(os.path.realpath(home))
-
-
-def new_home(home: Path) -> Path:
-    """Return the folder in which a sync writes the stores that will replace those of `home`."""
-    path = _resolved(home)
-    return path.with_name(path.name + NEW)
-
-
-def swap_in(home: Path) -> None:
-    """Put the stores of `new_home` in the place of those of `home`, by one rename; remove those.
-
-    Other things in the folder are kept.
-    """
-    _exchange(_resolved(home), new_home(home))
-    end_sync(home)
-
-
-def end_sync(home: Path) -> None:
-    """Remove what a sync left that was stopped; one that was writing stores can still go on."""
-    home, new = _resolved(home), new_home(home)
-    old = home.with_name(home.name + OLD)
-    if old.exists():  # of an exchange by three renames
-        old.rename(new if home.exists() else home)
-    if (home / SYNCING).exists():
-        for path in new.glob("*"):  # such as a half-written layer, or a copy that somebody made
-            if not (home / path.name).exists():
-                path.rename(home / path.name)
-        shutil.rmtree(new, ignore_errors=True)
-        (home / SYNCING).unlink()
-    elif new.exists() and not (new / SYNCING).exists():
-        shutil.rmtree(new)
-
-
-def _exchange(first: Path, second: Path) -> None:
-    """Exchange two folders: at once where the system can, else by three renames."""
-    sync(second)
-    with suppress(AttributeError, OSError):
-        at, flag = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-        library = ctypes.CDLL(None, use_errno=True)
-        if library.renameat2(at, os.fsencode(first), at, os.fsencode(second), flag) == 0:
-            sync(first.parent)
-            return
-    middle = first.with_name(first.name + OLD)
-    first.rename(middle)
-    second.rename(first)
-    middle.rename(second)
-    sync(first.parent)
 
 
 # A list of them

@@ -34,8 +34,10 @@ from m2dr.core.records import (
     EXITS_FILE,
     EXPORTED_FILE,
     GIVEN,
+    Encoding,
     ExportRecord,
     IndexExits,
+    Label,
     ModelCard,
 )
 from m2dr.core.variants import ExitHead
@@ -168,7 +170,16 @@ class Model:
         own = self.own_lengths or (self.card.query_length, self.card.document_length)
         return replace(self, card=replace(self.card, **told), own_lengths=own)
 
-    def with_lengths_of(self, other: Any) -> "Model":  # the label of an index
+    def label(self, source: str = "") -> Label:
+        """Return what stores keep of the vectors of this model.
+
+        Args:
+            source: the corpus, as given to m2dr.
+        """
+        own = vars(self.card.encoding)
+        return Label(**own, cuts=self.card.cuts, model=self.name, source=source)
+
+    def with_lengths_of(self, other: Encoding) -> "Model":
         """Return the model with the lengths of texts of an index."""
         return self.with_lengths(other.query_length, other.document_length)
 

@@ -23,9 +23,8 @@ from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluation.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluation.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
-from m2dr.index.exit_files import digest_of_exits, state_of
 from m2dr.index.filters import FIELDS, field_names, field_types
-from m2dr.index.manifest import STORE, IndexManifest, built_indexes, layer_folder
+from m2dr.index.manifest import IndexManifest
 from m2dr.index.vectors import prefixes
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
 from m2dr.tasks.models import default_dims, names_of
@@ -116,12 +115,12 @@ class ServedIndex:
         self._plans = resolved.plans()
         self.dims = self._cuts()  # by layer
         if not self.dims:
-            raise UserError(f"{resolved.home} holds no documents to search.")
+            raise UserError(f"{resolved.index} holds no documents to search.")
         self.full = Cut(max(self.dims), self.dims[max(self.dims)][-1])
         self._open: dict[Cut, tuple[Searcher, QueryEncoder]] = {}
         self._texts: OrderedDict[str, Document] = OrderedDict()
         self.documents = self.open(self.full)[0].documents.documents
-        fields = self._store(self.full.layer) / FIELDS
+        fields = resolved.index.layer(self.document_layer(self.full.layer)) / FIELDS
         self.fields = field_names(field_types(fields)) if self._scanned else []
         self.grid = find_grid(
             grid, self.corpus, self.card.fingerprint, self.exits, request.weights, self.system
@@ -131,7 +130,7 @@ class ServedIndex:
     def is_outdated(self) -> bool:
         """Whether documents, indexes or exits on disk are others than those that were opened."""
         resolved = self.index.resolved
-        return state_of(resolved.home) != resolved.state
+        return resolved.index.state != resolved.state
 
     def check_state(self) -> None:
         """Raise a UserError if the index is outdated."""
@@ -191,7 +190,7 @@ class ServedIndex:
         """
         engine = ""
         if self._scanned:  # a dim that was not built is scanned
-            built = built_indexes(self._store(cut.layer))
+            built = self.index.resolved.index.engines(self.document_layer(cut.layer))
             engines = {index.engine for index in built if index.dim == cut.dim}
             asked = self.index.resolved.request.engine
             engine = EXACT if not engines or (asked and asked not in engines) else asked
@@ -231,8 +230,8 @@ class ServedIndex:
     @property
     def exits(self) -> str:
         """Digest of the exits of the index that queries pass; empty where they pass none."""
-        folders = (self._plans[layer].exits for layer in self.dims)
-        return next((digest_of_exits(folder) for folder in folders if folder), "")
+        passed = (self._plans[layer].maps for layer in self.dims)
+        return next((maps.digest for maps in passed if maps), "")
 
     @property
     def system(self) -> str:
@@ -274,11 +273,11 @@ class ServedIndex:
     def costs(self) -> list[Table]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""
         work: dict[int, int] = {}
-        deepest: dict[tuple[str, Path | None], int] = {}
+        deepest: dict[tuple[object, ...], int] = {}
         for layer in sorted(self.dims, reverse=True):
             plan = self._plans[layer]
             # An encoder of a layer knows the sizes of all layers below that pass the same exits.
-            kind = plan.source, plan.exits
+            kind = plan.source, plan.maps
             encoder = self.encoder(deepest.setdefault(kind, layer))
             work[layer] = encoder.multiply_adds(QUERY_TOKENS, layer)
         return [
@@ -291,21 +290,18 @@ class ServedIndex:
             for dim in dims
         ]  # fmt: skip
 
-    def _store(self, layer: int) -> Path:
-        return layer_folder(self.index.resolved.home, self.document_layer(layer))
-
     def _cuts(self) -> dict[int, tuple[int, ...]]:
         """Return the dims that are listed of each layer whose documents are encoded, increasing."""
         cuts: dict[int, tuple[int, ...]] = {}
-        folder = self.index.resolved.folder
+        folder, index = self.index.resolved.folder, self.index.resolved.index
         for layer, plan in self._plans.items():
             if plan.lacks:
                 continue
             if folder is not None:
                 if plan.is_as_trained:
                     cuts[layer] = (IndexManifest.read(folder).dim,)
-            elif (self._store(layer) / STORE).exists():
-                built = {index.dim for index in built_indexes(self._store(layer))}
+            elif index.holds(plan.document_layer):
+                built = {engine.dim for engine in index.engines(plan.document_layer)}
                 cuts[layer] = tuple(sorted({*built, *default_dims(self.card.width)}))
         return cuts
 

@@ -28,17 +28,11 @@ from m2dr.data.dataset import Dataset, saying_what_is_left_out
 from m2dr.data.loaders import open_dataset
 from m2dr.data.memory import Columns, Passages, name_of_data
 from m2dr.data.tables import id_of
-from m2dr.index.bm25 import BM25, Bm25
+from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exit_files import FitOptions
-from m2dr.index.manifest import (
-    IMPORTED,
-    StoreManifest,
-    homes,
-    model_of,
-    store_folders_of,
-    written_at,
-)
+from m2dr.index.folder import IndexFolder
+from m2dr.index.manifest import IMPORTED, StoreManifest
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 from m2dr.tasks.models import newest_model
 
@@ -87,14 +81,13 @@ def model_for(corpus: str, root: Path) -> str:
     Raises:
         UserError: there is no such corpus or no model.
     """
-    corpus_homes = homes(root / open_corpus(corpus).name) if root.is_dir() else []
-    if not corpus_homes:
+    indexes = IndexFolder.found(root / open_corpus(corpus).name) if root.is_dir() else []
+    if not indexes:
         return newest_model()
-    newest = max(corpus_homes, key=written_at)
-    model = model_of(newest, StoreManifest.read(store_folders_of(newest)[-1]).label)
-    if len(corpus_homes) > 1:
-        say(f"Model: {model}, of the newest index of {corpus}; --model names another.")
-    return model
+    newest = max(indexes, key=lambda index: index.written_at)
+    if len(indexes) > 1:
+        say(f"Model: {newest.model}, of the newest index of {corpus}; --model names another.")
+    return newest.model
 
 
 def document_line(document: Document) -> str:
@@ -164,44 +157,50 @@ class CorpusDigest:
         return not manifest.knows_texts or (texts and manifest.field_texts in ("", self.fields))
 
 
-def finish_change(dataset: Dataset, home: Path) -> None:
+def finish_change(dataset: Dataset, index: IndexFolder) -> None:
     """Replace corpus.jsonl by the changed one, if a change was killed after it swapped the stores.
 
     Args:
         dataset: not read yet.
-        home: folder of its stores.
+        index: its stores.
     """
     for path in map(Path, map(os.path.realpath, dataset.files)):
         changed = path.with_name(CHANGED)
         if not changed.exists():
             continue
         with suppress(UserError, OSError), lock_file(path):  # the change goes on, or none may write
-            for folder in store_folders_of(home)[-1:]:
-                manifest = StoreManifest.read(folder)
+            if index.layers:
+                manifest = index.record()
                 before, after = (CorpusDigest.of(open_dataset(str(p))) for p in (path, changed))
                 if after.is_of(manifest) and not before.is_of(manifest):
                     changed.replace(path)
 
 
-def check_documents(dataset: Dataset, manifest: StoreManifest, home: Path) -> None:
-    """Refuse the documents of a dataset in files, not read yet, if a store holds others.
+def check_documents(dataset: Dataset, index: IndexFolder) -> None:
+    """Refuse the documents of a dataset in files, not read yet, if an index holds others.
 
     Raises:
         UserError: it does.
     """
-    finish_change(dataset, home)
-    if dataset.files and not CorpusDigest.of(dataset).is_of(manifest):
+    finish_change(dataset, index)
+    if dataset.files and not CorpusDigest.of(dataset).is_of(index.record()):
         file = dataset.files[0]
         remedy = "m2dr index corpus encodes what has changed"
-        raise UserError(f"{home} holds other documents than {file}: {remedy}.")
+        raise UserError(f"{index} holds other documents than {file}: {remedy}.")
 
 
 def open_bm25(
-    store: Store, read: Callable[[], Dataset], language: str = "", *, rebuild: bool = False
+    index: IndexFolder,
+    store: Store,
+    read: Callable[[], Dataset],
+    language: str = "",
+    *,
+    rebuild: bool = False,
 ) -> Bm25:
-    """Open BM25 of a store; rebuild it if the store has changed.
+    """Open BM25 of an index; rebuild it if the documents have changed.
 
     Args:
+        index: with the file.
         store: the documents, in the order of its rows.
         read: opens the dataset with the texts; called only to build.
         language: of the stems, as `Analyzer` takes it; by default that of the present file, of the
@@ -212,10 +211,10 @@ def open_bm25(
         UserError: there is no such language, or the dataset has other documents; or the file is
             damaged.
     """
-    path, manifest, bm25 = store.folder.parent / BM25, store.manifest, None
+    manifest, bm25 = store.manifest, None
     with suppress(UserError) if rebuild else nullcontext():
-        bm25 = Bm25.open(path, store.docids, whole=rebuild)
-    language = language or (bm25 or FitOptions.before(store.folder)).language
+        bm25 = Bm25.open(index.bm25, store.docids, whole=rebuild)
+    language = language or (bm25 or FitOptions.before(index)).language
     digest = json_sha256([manifest.docids, manifest.texts])
     if bm25 is None or (bm25.digest, bm25.language) != (digest, language):
         dataset = read()
@@ -226,7 +225,7 @@ def open_bm25(
             bm25 = Bm25.of(documents, advance, language, digest)
         if bm25.docids.data != store.docids.data:
             raise UserError(f"{dataset.name} has other documents than {store.folder}.")
-        bm25.write(path)
+        bm25.write(index.bm25)
     return bm25
 
 

@@ -1,22 +1,14 @@
 """Models by name, and the cuts, layers and labels of a model card."""
 
 from collections.abc import Sequence
-from itertools import starmap
 from pathlib import Path
 
 from m2dr.core.errors import UserError
 from m2dr.core.progress import say
-from m2dr.core.records import CARD_FILE, EXITS_FILE, GIVEN, Cut, ModelCard
+from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard
 from m2dr.core.requests import MODELS
-from m2dr.index.exit_files import EXITS_FOLDER, fitting_exits, read_exits_record
-from m2dr.index.manifest import (
-    Label,
-    StoreManifest,
-    begun_plan,
-    layer_folder,
-    layer_folders,
-    store_folders_of,
-)
+from m2dr.index.exit_files import Maps
+from m2dr.index.folder import IndexFolder
 from m2dr.model.checkpoint import Model, read_card, read_card_file
 from m2dr.model.hub import BUILT_IN, CARD, find_folder
 
@@ -55,64 +47,31 @@ def newest_model(folder: Path = MODELS) -> str:
     return BUILT_IN
 
 
-def label_of(model: Model, source: str = "") -> Label:
-    """Return the label that an index keeps of the vectors of a model.
-
-    Args:
-        model: that was opened.
-        source: corpus, as given to m2dr.
-    """
-    card = model.card
-    return Label(
-        fingerprint=card.fingerprint,
-        similarity=card.similarity,
-        pooling=card.pooling,
-        query_prefix=card.query_prefix,
-        document_prefix=card.document_prefix,
-        query_length=card.query_length,
-        document_length=card.document_length,
-        document_layer=card.documents,
-        cuts=tuple((cut.layer, cut.dim) for cut in card.cuts),
-        model=model.name,
-        source=source,
-    )
-
-
 def with_lengths_of_index(
-    model: Model, home: Path, query_length: int | None, document_length: int | None
+    model: Model, index: IndexFolder, query_length: int | None, document_length: int | None
 ) -> Model:
-    """Return a model whose texts are as long as was asked, or else as in the stores of a home."""
-    folders = (*store_folders_of(home)[::-1], *layer_folders(home)[::-1])  # half-written ones last
-    plan = next(filter(None, map(begun_plan, folders)), None)
-    if plan and plan.label.fingerprint == model.card.fingerprint:
-        model = model.with_lengths_of(plan.label)
+    """Return a model whose texts are as long as was asked, or else as in the stores of an index."""
+    for plan in index.plans[:1]:
+        if plan.label.fingerprint == model.card.fingerprint:
+            model = model.with_lengths_of(plan.label)
     return model.with_lengths(query_length, document_length)
 
 
-def words_of_index(home: Path) -> Model | None:
-    """Return what stands for the model of an index that nobody has: of its queries, layer 0.
+def words_of_index(index: IndexFolder) -> Model | None:
+    """Return a stand-in for a missing model: it can answer at layer 0 from the index's words.
 
-    All that layer 0 needs lies in the index; None where it has no exits, or no store of the layer
-    that these were fitted to.
+    None where the index has no words that fit its documents.
     """
-    record = home / EXITS_FOLDER / EXITS_FILE
-    if not record.exists():
+    maps = Maps(index)
+    if not maps.fit:
         return None
-    layers = len(read_exits_record(record.parent).fit.ridges) + 1
-    store = layer_folder(home, layers)
-    if fitting_exits(store) is None:
-        return None
-    manifest = StoreManifest.read(store)
+    layers, manifest = maps.record.layer, index.record(maps.record.layer)
     label = manifest.label
     card = ModelCard(
         backbone=label.model, variant=GIVEN, layers=layers, width=manifest.width,
-        cuts=tuple(starmap(Cut, label.cuts)), documents=label.document_layer,
-        pooling=label.pooling, similarity=label.similarity, temperature=1.0,
-        query_prefix=label.query_prefix, document_prefix=label.document_prefix,
-        query_length=label.query_length, document_length=label.document_length,
-        fingerprint=label.fingerprint,
+        cuts=label.cuts, temperature=1.0, **vars(label.encoding),
     )  # fmt: skip
-    return Model(label.model, home, card)
+    return Model(label.model, index.path, card)
 
 
 def default_dims(width: int) -> tuple[int, ...]:

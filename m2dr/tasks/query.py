@@ -26,21 +26,14 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard, Side
 from m2dr.core.requests import QueryOptions, of_queries
 from m2dr.data.tokens import buckets, pad
-from m2dr.index.exit_files import (
-    are_outdated,
-    digest_of_exits,
-    encoding_of,
-    exits_folder,
-    fitting_exits,
-    no_exits,
-)
-from m2dr.index.manifest import layer_folder
+from m2dr.index.exit_files import Maps, encoding_digest
+from m2dr.index.folder import IndexFolder
 from m2dr.model.checkpoint import Model, check_exits, load, open_model
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import SAMPLE_QUERY, tokenize
 from m2dr.model.words import Parts, WordTable, scaled, with_rest
 from m2dr.tasks.embed import embed_texts, tokens_per_batch
-from m2dr.tasks.models import label_of, names_of
+from m2dr.tasks.models import names_of
 
 if TYPE_CHECKING:
     from m2dr.evaluation.costs import Shape
@@ -64,9 +57,9 @@ class QueryPlan:
         document_layer: of the documents that they search.
         source: what makes the vectors: the layers of the model, words alone (layer 0), another
             model over a bridge, or whoever gave them.
-        home: folder of the stores of the documents; None where there are none.
-        exits: folder of the exits of the index, where queries pass these or their bridge in place
-            of the exits of the model.
+        index: of the documents; None where there are none.
+        maps: of the index, where queries pass these or their bridge in place of the exits of the
+            model.
         options: what was asked.
     """
 
@@ -74,8 +67,8 @@ class QueryPlan:
     layer: int
     document_layer: int
     source: Source
-    home: Path | None = None
-    exits: Path | None = None
+    index: IndexFolder | None = None
+    maps: Maps | None = None
     options: QueryOptions = QueryOptions()
 
     @property
@@ -100,7 +93,7 @@ class QueryPlan:
     @property
     def is_as_trained(self) -> bool:
         """Whether queries meet the documents that they were trained or fitted to search."""
-        return self.document_layer == document_layer(self.card, self.layer, self.exits)
+        return self.document_layer == document_layer(self.card, self.layer, self.maps)
 
     @property
     def key(self) -> "QueryPlan":
@@ -119,7 +112,7 @@ class QueryPlan:
         card = self.card
         reads_words = self.layer < card.layers and card.exit_head == "fitted"
         meets_last = self.document_layer == card.layers
-        return self.options.query_mix if meets_last and not (self.exits or reads_words) else 0.0
+        return self.options.query_mix if meets_last and not (self.maps or reads_words) else 0.0
 
     @cached_property
     def words(self) -> WordTable:
@@ -128,11 +121,11 @@ class QueryPlan:
         Raises:
             UserError: it has none, or they are damaged.
         """
-        assert self.home is not None, "words are mixed in where there are documents"
-        exits = self.exits or fitting_exits(layer_folder(self.home, self.card.layers))
-        if exits is None:
-            raise no_exits(self.home)
-        return _checked_words(exits, self.card.fingerprint)
+        assert self.index is not None, "words are mixed in where there are documents"
+        maps = self.maps or Maps(self.index)
+        if not (self.maps or maps.fit):
+            raise maps.missing
+        return _checked_words(maps, self.card.fingerprint)
 
     def mixed(self, vectors: Float32, texts: Sequence[str], weight: float) -> Float32:
         """Return the vectors of texts [N, W] plus `weight` times those of their words."""
@@ -141,9 +134,8 @@ class QueryPlan:
     @property
     def has_old_exit(self) -> bool:
         """Whether queries pass an exit of the index that is older than its documents."""
-        if not (self.exits and 0 < self.layer < self.card.layers):
-            return False
-        return are_outdated(layer_folder(self.exits.parent, self.card.layers), self.layer)
+        passed = self.maps and 0 < self.layer < self.card.layers
+        return bool(passed and self.maps and self.maps.is_old(self.layer))
 
     def warnings(self, dim: int, documents: Callable[[Cut], list[str]] | None = None) -> list[str]:
         """Return warnings: cuts that were not trained, or words older than the documents.
@@ -153,21 +145,21 @@ class QueryPlan:
             documents: the warnings of opened documents for the cut of a query; by default those of
                 the model for documents of the plan's layer and the same dim.
         """
-        if self.exits:
-            home, told = self.exits.parent, list[str]()
+        if self.maps:
+            told = list[str]()
             fits = "fitted before its documents changed; m2dr index fit"
-            if are_outdated(layer_folder(home, self.card.layers)):
-                told = [f"The words of {home} were {fits} fits them again."]
+            if self.maps.is_old():
+                told = [f"The words of {self.index} were {fits} fits them again."]
             if self.has_old_exit:
-                told.append(f"The exits of {home} were {fits} --overwrite fits them again.")
+                told.append(f"The exits of {self.index} were {fits} --overwrite fits them again.")
             return told
         cut, searched = Cut(self.layer, dim), Cut(self.document_layer, dim)
-        return documents(cut) if documents else label_of(self.model).warnings(cut, searched)
+        return documents(cut) if documents else self.model.label().warnings(cut, searched)
 
     def describe(self, dim: int) -> str:
         """Return what the queries are, in words."""
         origin = SOURCES[self.source].origin(self) or f"of {self.model}"
-        exits = " by exits of the index" * bool(self.exits)
+        exits = " by exits of the index" * bool(self.maps)
         return f"queries at {Cut(self.layer, dim)} {origin}{exits}"
 
     def facts(self, vectors: Callable[[], Float32]) -> dict[str, object]:
@@ -178,9 +170,9 @@ class QueryPlan:
         """
         mix = self.options.query_mix
         facts: dict[str, object] = {}
-        if self.home and (self.exits or mix):
-            exits = self.exits or fitting_exits(layer_folder(self.home, self.card.layers))
-            facts["exits"] = digest_of_exits(exits) if exits else ""
+        if self.index and (self.maps or mix):
+            maps = self.maps or Maps(self.index)
+            facts["exits"] = maps.digest if self.maps or maps.fit else ""
         if mix:
             facts["query_mix"] = mix
         if SOURCES[self.source].origin(self):
@@ -191,15 +183,15 @@ class QueryPlan:
 # Decide
 
 
-def document_layer(card: ModelCard, layer: int, exits: Path | None = None) -> int:
+def document_layer(card: ModelCard, layer: int, maps: Maps | None = None) -> int:
     """Return the layer of the documents that queries of a layer were trained or fitted to search.
 
     Args:
         card: of the model.
         layer: of the queries.
-        exits: folder of the exits of an index, if they pass these.
+        maps: of an index, if they pass these.
     """
-    return card.layers if exits or card.documents == "last" else layer
+    return card.layers if maps or card.documents == "last" else layer
 
 
 def plan_of_model(model: Model, layer: int) -> QueryPlan:
@@ -211,7 +203,7 @@ def plan_of_model(model: Model, layer: int) -> QueryPlan:
 def plan_query(
     options: QueryOptions,
     model: Model,
-    home: Path,
+    index: IndexFolder,
     layer: int | None = None,
     documents: int | None = None,
     will_be_fitted: bool = False,
@@ -221,7 +213,7 @@ def plan_query(
     Args:
         options: what was asked.
         model: of the documents.
-        home: folder of the stores of the documents.
+        index: of the documents.
         layer: that queries run through; by default all that there are.
         documents: layer of the documents; by default the one that such queries were trained, or
             fitted, to search.
@@ -241,38 +233,35 @@ def plan_query(
     wanted = options.exits or (card.exits if layer else "")
     trained = card.layers_trained if card.fit is None and not options.exits else ()
     below = wanted != "model" and layer < last and (layer == 0 or layer not in trained)
-    exits = None
+    there, maps = Maps(index), None
     if is_over_bridge or below:
-        store = layer_folder(home, last)
         if documents in (None, last):
-            if will_be_fitted and not is_over_bridge:
-                exits = exits_folder(store)
-            else:
-                exits = fitting_exits(store)
+            will_be_there = will_be_fitted and not is_over_bridge
+            maps = there if will_be_there or there.fit else None
         elif is_over_bridge or options.exits == "index":
             raise UserError(f"Exits of an index need one on disk of layer {last}.")
-        if exits is None and (is_over_bridge or options.exits == "index"):
-            raise no_exits(home)
-        if exits is None and layer == 0 < card.lowest_layer and documents in (None, last):
-            raise UserError(f"{home} has no exits for layer 0; m2dr index fit makes some.")
-    if not (layer == 0 and exits):
+        if maps is None and (is_over_bridge or options.exits == "index"):
+            raise there.missing
+        if maps is None and layer == 0 < card.lowest_layer and documents in (None, last):
+            raise UserError(f"{index} has no exits for layer 0; m2dr index fit makes some.")
+    if not (layer == 0 and maps):
         card.check(Cut(layer, 1))
     if documents is not None:
         card.check(Cut(documents, 1))
     source: Source = "model" if layer else "words"
     if is_over_bridge or options.query_vectors:
         source = "given" if options.query_vectors else "bridge"
-    searched = document_layer(card, layer, exits) if documents is None else documents
-    plan = QueryPlan(model, layer, searched, source, home, exits, options)
-    if plan.mix and not will_be_fitted and not fitting_exits(layer_folder(home, last)):
-        raise no_exits(home)
+    searched = document_layer(card, layer, maps) if documents is None else documents
+    plan = QueryPlan(model, layer, searched, source, index, maps, options)
+    if plan.mix and not will_be_fitted and not there.fit:
+        raise there.missing
     return plan
 
 
 def plan_layers(
     options: QueryOptions,
     model: Model,
-    home: Path,
+    index: IndexFolder,
     layers: Sequence[int] = (),
     documents: str = "trained",
     will_be_fitted: bool = False,
@@ -282,7 +271,7 @@ def plan_layers(
     Args:
         options: what was asked.
         model: of the documents.
-        home: folder of the stores of the documents.
+        index: of the documents.
         layers: of the queries; by default all that can be searched. Queries that are given or pass
             a bridge are those of the last layer beside these.
         documents: trained, same, last or the number of a layer.
@@ -301,13 +290,13 @@ def plan_layers(
         named = {"trained": None, "same": layer, "last": card.layers}
         searched = named[documents] if documents in named else int(documents)
         own_options = replace(options, query_vectors=vectors)
-        return plan_query(own_options, model, home, layer, searched, will_be_fitted)
+        return plan_query(own_options, model, index, layer, searched, will_be_fitted)
 
     last = (card.layers,) if options.query_vectors or options.query_model else ()
     if not layers:
         meets_last = documents in ("trained", "last", str(card.layers))
         may_pass_exits = (options.exits or card.exits) != "model" and meets_last
-        exits = will_be_fitted or fitting_exits(layer_folder(home, card.layers))
+        exits = will_be_fitted or Maps(index).fit
         words_alone = not (card.query_layer or last)
         has_words = card.lowest_layer == 0 or (may_pass_exits and exits) or words_alone
         layers = range(0 if has_words else 1, card.query_layer + 1)
@@ -339,7 +328,7 @@ def system_of(plans: Mapping[int, QueryPlan]) -> str:
     card = next(iter(plans.values())).card
     layers = sorted({plan.document_layer for plan in plans.values()})
     documents = f"documents of layer {layers[0]}" if len(layers) == 1 else "documents of each layer"
-    layers_with_index_exits = [layer for layer, plan in plans.items() if plan.exits]
+    layers_with_index_exits = [layer for layer, plan in plans.items() if plan.maps]
     below_last = any(0 < layer < card.layers for layer in layers_with_index_exits)
     exits = "exits of the index" if below_last else "own exits"
     bridge = ", bridge of the index" * any(plan.source == "bridge" for plan in plans.values())
@@ -358,7 +347,7 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     sources = sorted({plan.document_layer for plan in plans.values()})
     if len(sources) == 1 < len(plans):
         yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
-    fresh = [plan for plan in plans.values() if plan.exits and not plan.has_old_exit]
+    fresh = [plan for plan in plans.values() if plan.maps and not plan.has_old_exit]
     if fresh:
         yield f"queries of {_layers(fresh)} pass exits that were fitted on these documents"
     if old := [plan for plan in plans.values() if plan.has_old_exit]:
@@ -366,7 +355,7 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     for plan in plans.values():
         if origin := SOURCES[plan.source].origin(plan):
             yield f"queries of layer {plan.layer} are {origin}"
-    if not all(plan.is_as_trained for plan in plans.values() if not plan.exits):
+    if not all(plan.is_as_trained for plan in plans.values() if not plan.maps):
         yield (
             "the model was trained with documents of "
             f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
@@ -518,18 +507,20 @@ class _Model(QueryEncoder):
         model, layer, dtype = plan.model, plan.layer, of_queries(dtype)
         self.opened: OpenedRuntime
         if runtime == "torch":
-            encoder, tokenizer = load(model, layer, device, dtype, plan.exits)
+            encoder, tokenizer = load(model, layer, device, dtype, folder_of(plan.maps))
             self.opened = OpenedRuntime(runtime, encoder, tokenizer)
             self._words = encoder.fitted.words if encoder.fitted is not None else None
         else:
             from m2dr.model.graphs import open_graph
 
             # A graph is opened without a look at exits, and has no words.
-            if plan.exits is not None:
-                check_exits(plan.exits, plan.card.fingerprint, EXITS)
-            if plan.exits is not None or plan.card.exit_head == "fitted":
+            if plan.maps is not None:
+                check_exits(plan.maps.folder, plan.card.fingerprint, EXITS)
+            if plan.maps is not None or plan.card.exit_head == "fitted":
                 self._words = _words_of(plan)
-            graph = open_graph(runtime, model, layer, device, dtype, cache_folder(), plan.exits)
+            graph = open_graph(
+                runtime, model, layer, device, dtype, cache_folder(), folder_of(plan.maps)
+            )
             self.opened = OpenedRuntime(runtime, *graph)
 
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
@@ -593,10 +584,10 @@ class _Bridge(_Model):
         return f"of {names_of([plan.options.query_model])[0]}"
 
     def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
-        assert plan.exits is not None, "a bridge lies in the exits of an index"
+        assert plan.maps is not None, "a bridge lies in the exits of an index"
         model = open_model(plan.options.query_model)
-        self._bridge = _checked_words(plan.exits, plan.card.fingerprint)
-        if self._bridge.query_model != encoding_of(label_of(model)):
+        self._bridge = _checked_words(plan.maps, plan.card.fingerprint)
+        if self._bridge.query_model != encoding_digest(model.card):
             raise UserError(
                 f"The index was not fitted for queries of {model}; m2dr index fit --query-model "
                 "does so."
@@ -642,8 +633,8 @@ class _Given(QueryEncoder):
 
         del runtime, device, dtype
         assert plan.options.query_vectors is not None, "vectors are given"
-        assert plan.home is not None, "the documents of an index are searched"
-        self._vectors = query_vectors(plan.options.query_vectors, plan.card, plan.home)
+        assert plan.index is not None, "the documents of an index are searched"
+        self._vectors = query_vectors(plan.options.query_vectors, plan.card, plan.index)
 
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
         del side
@@ -707,7 +698,7 @@ class QueryEncoders:
         """
         runtime = runtime if plan.source != "words" else "torch"
         key = (plan.key, runtime, device, dtype)
-        digest = digest_of_exits(plan.exits) if plan.exits else ""  # other after a new fit
+        digest = plan.maps.digest if plan.maps else ""  # other after a new fit
         with self._lock:
             opened_digest, encoder = self._open.get(key, ("", None))
             if encoder is None or opened_digest != digest:
@@ -737,15 +728,15 @@ def encode_layers(
     Raises:
         UserError: as `open_queries` does.
     """
-    passes: dict[Path | None, list[QueryPlan]] = defaultdict(list)
+    passes: dict[Maps | None, list[QueryPlan]] = defaultdict(list)
     for plan in plans:
         if plan.source == "model":
-            passes[plan.exits].append(plan)
+            passes[plan.maps].append(plan)
         else:
             yield plan.layer, open_queries(plan, "torch", device, dtype).encode(texts, ids)
-    for exits, shared in passes.items():
+    for maps, shared in passes.items():
         layers, model = sorted(plan.layer for plan in shared), shared[0].model
-        encoder, tokenizer = load(model, layers[-1], device, of_queries(dtype), exits)
+        encoder, tokenizer = load(model, layers[-1], device, of_queries(dtype), folder_of(maps))
         with progress("Encoding", len(texts), "queries") as advance:
             vectors = embed_texts(encoder, tokenizer, texts, "query", layers, advance)
         yield from zip(layers, vectors, strict=True)
@@ -775,11 +766,16 @@ def shape_of(encoder: "TorchEncoder") -> "Shape":
 
 def _words_of(plan: QueryPlan) -> WordTable:
     """Open layer 0 of the exits of the index, or of the model."""
-    if plan.exits is not None:
-        return _checked_words(plan.exits, plan.card.fingerprint)
+    if plan.maps is not None:
+        return _checked_words(plan.maps, plan.card.fingerprint)
     return WordTable.open(plan.model.folder)
 
 
-def _checked_words(exits: Path, fingerprint: str) -> WordTable:
-    check_exits(exits, fingerprint, WORDS)
-    return WordTable.open(exits)
+def folder_of(maps: Maps | None) -> Path | None:
+    """Return the folder of maps, if any."""
+    return maps.folder if maps else None
+
+
+def _checked_words(maps: Maps, fingerprint: str) -> WordTable:
+    check_exits(maps.folder, fingerprint, WORDS)
+    return WordTable.open(maps.folder)

@@ -14,7 +14,7 @@ from shell import COMMAND, ENVIRONMENT, python
 from world import make_fitted, make_model
 
 from m2dr.cli import main
-from m2dr.index.exit_files import exits_folder
+from m2dr.index.folder import IndexFolder
 from m2dr.index.store import open_store
 from m2dr.model.words import WordTable
 
@@ -230,7 +230,7 @@ def best(place: Path, dim: int, k: int, exits: str = "index") -> list[str]:
     store = open_store(place / folder_of(place).parent)
     documents = np.concatenate([block for _, block in store.blocks()]).astype(np.float64)[:, :dim]
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
-    fitted = exits_folder(store.folder) if exits == "index" else None
+    fitted = IndexFolder.holding(store.folder).exits if exits == "index" else None
     query = WordTable.open(fitted or place / "models" / "tiny").embed([QUERY], dim)[0]
     return store.docids.take(np.argsort(-(documents @ query))[:k])
 

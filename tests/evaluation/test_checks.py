@@ -8,8 +8,10 @@ from m2dr.evaluation.checks import (
     ranking_checks,
 )
 
-CARD = ModelCard("minilm", "full-dim", 6, 384, (Cut(6, 384), Cut(2, 128)), "same", "mean",
-                 "cosine", 0.05)  # fmt: skip
+CARD = ModelCard(
+    "minilm", "full-dim", 6, 384, (Cut(6, 384), Cut(2, 128)), 0.05, documents="same",
+    pooling="mean", similarity="cosine",
+)  # fmt: skip
 
 
 def test_what_the_judgements_lack_is_counted() -> None:

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from world import stop_milvus
 
-from m2dr.index.manifest import Label, StorePlan
+from m2dr.core.records import Cut, Label
+from m2dr.index.manifest import StorePlan
 from m2dr.index.milvus import Server
 from m2dr.index.store import Store, begin_store, open_store, text_digests
 
@@ -26,8 +27,8 @@ def label() -> Label:
         document_prefix="",
         query_length=32,
         document_length=128,
-        document_layer="same",
-        cuts=((1, 8), (1, 16), (6, 8), (6, 16)),
+        documents="same",
+        cuts=(Cut(1, 8), Cut(1, 16), Cut(6, 8), Cut(6, 16)),
         model="models/first",
         source="corpora/my tiny",
     )

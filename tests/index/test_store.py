@@ -12,27 +12,22 @@ from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import sha256_of
-from m2dr.core.records import Cut
+from m2dr.core.records import Cut, Label
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index
+from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import (
     IndexManifest,
-    Label,
     StoreManifest,
     StorePlan,
-    homes,
-    only_home,
 )
 from m2dr.index.store import (
     Store,
     StoreWriter,
     begin_store,
     clear_store,
-    end_sync,
-    new_home,
     open_store,
-    swap_in,
     text_digests,
 )
 from m2dr.index.vectors import FORMATS
@@ -296,12 +291,12 @@ def test_new_stores_take_the_place_of_old_ones_and_other_files_stay(
     old = build(home / "layer-06", vectors)
     (home / "layer-02").mkdir()
     (home / "notes.txt").write_text("of a person")
-    build(new_home(home) / "layer-06", vectors + 1)
-    (new_home(home) / "syncing").touch()
+    build(IndexFolder(home).new.path / "layer-06", vectors + 1)
+    (IndexFolder(home).new.path / "syncing").touch()
     if not at_once:
-        monkeypatch.setattr("m2dr.index.store.ctypes.CDLL", lambda *_, **__: object())
+        monkeypatch.setattr("m2dr.index.folder.ctypes.CDLL", lambda *_, **__: object())
 
-    swap_in(home)
+    IndexFolder(home).swap_in()
 
     np.testing.assert_array_equal(
         open_store(home / "layer-06").rows([3]), (vectors[[3]] + 1).astype(np.float16)
@@ -317,18 +312,18 @@ def test_an_exchange_that_was_stopped_is_ended(
 ) -> None:
     home = tmp_path / "tiny" / "0123456789ab"
     build(home.with_name("0123456789ab.old") / "layer-06", vectors)
-    build(new_home(home) / "layer-06", vectors + 1)
-    (new_home(home) / "syncing").touch()
+    build(IndexFolder(home).new.path / "layer-06", vectors + 1)
+    (IndexFolder(home).new.path / "syncing").touch()
 
-    end_sync(home)  # between the first rename and the second
+    IndexFolder(home).end_sync()  # between the first rename and the second
 
     np.testing.assert_array_equal(
         open_store(home / "layer-06").rows([3]), vectors[[3]].astype(np.float16)
     )
-    assert new_home(home).exists()  # a sync goes on from there
-    (new_home(home) / "syncing").unlink()
-    end_sync(home)
-    assert not new_home(home).exists()
+    assert IndexFolder(home).new.path.exists()  # a sync goes on from there
+    (IndexFolder(home).new.path / "syncing").unlink()
+    IndexFolder(home).end_sync()
+    assert not IndexFolder(home).new.path.exists()
 
 
 # Number formats
@@ -404,13 +399,14 @@ def test_the_home_of_a_folder_is_found_from_within_and_from_above(
     index.mkdir()
     manifest.write(index)
 
-    assert homes(one) == homes(one / "layer-06") == homes(index) == homes(tmp_path / "a") == [one]
-    assert homes(tmp_path) == [one, other]
-    assert only_home(index) == one
+    for folder in (one, one / "layer-06", index, tmp_path / "a"):
+        assert IndexFolder.found(folder) == [IndexFolder(one)]
+    assert IndexFolder.found(tmp_path) == [IndexFolder(one), IndexFolder(other)]
+    assert IndexFolder.at(index) == IndexFolder(one)
     with pytest.raises(UserError, match="holds 2 indexes"):
-        only_home(tmp_path)
+        IndexFolder.at(tmp_path)
     with pytest.raises(UserError, match="holds no finished index"):
-        only_home(tmp_path / "none")
+        IndexFolder.at(tmp_path / "none")
 
 
 def test_labels_agree_wherever_the_model_lies_and_name_what_differs(label: Label) -> None:
@@ -426,7 +422,7 @@ def test_labels_agree_wherever_the_model_lies_and_name_what_differs(label: Label
         label.accept(replace(label, pooling="cls", similarity="dot"), "tiny")
 
 
-FITTED = ((0, 8), (6, 8))
+FITTED = (Cut(0, 8), Cut(6, 8))
 
 
 @pytest.mark.parametrize(
@@ -435,14 +431,14 @@ FITTED = ((0, 8), (6, 8))
         ({}, (6, 16), (6, 16), None),
         ({}, (6, 12), (6, 12), None),
         ({}, (6, 4), (6, 4), "L6D4 was not trained"),
-        ({"cuts": ((1, 8), (6, 16)), "document_layer": "last"}, (1, 8), (6, 8), "L6D8 was not"),
+        ({"cuts": (Cut(1, 8), Cut(6, 16)), "documents": "last"}, (1, 8), (6, 8), "L6D8 was not"),
         ({}, (1, 8), (6, 8), "not aligned"),
-        ({"document_layer": "last"}, (1, 8), (6, 8), None),
-        ({"document_layer": "last"}, (1, 8), (1, 8), "against documents of layer 6"),
+        ({"documents": "last"}, (1, 8), (6, 8), None),
+        ({"documents": "last"}, (1, 8), (1, 8), "against documents of layer 6"),
         ({"cuts": FITTED}, (0, 8), (0, 8), None),
         ({"cuts": FITTED}, (0, 8), (6, 8), "not aligned"),
-        ({"cuts": FITTED, "document_layer": "last"}, (0, 8), (6, 8), None),
-        ({"cuts": FITTED, "document_layer": "last"}, (0, 8), (0, 8), "of layer 6"),
+        ({"cuts": FITTED, "documents": "last"}, (0, 8), (6, 8), None),
+        ({"cuts": FITTED, "documents": "last"}, (0, 8), (0, 8), "of layer 6"),
     ],
 )
 def test_what_was_not_trained_to_match_is_warned_of(

@@ -20,7 +20,6 @@ from world import load_plain, make_model
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.model.checkpoint import export_cut, load, open_model, read_card, save
-from m2dr.tasks.models import label_of
 
 CUTS = (Cut(2, 8), Cut(2, 16), Cut(2, 32), Cut(4, 8), Cut(4, 32))
 
@@ -134,11 +133,11 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_what_changes_vectors_is_another_model(
     change: Callable[[Path], object], theirs: Path, own: Path
 ) -> None:
-    before = label_of(open_model(theirs))
+    before = open_model(theirs).label()
     change(theirs)
     change(own)
     with pytest.raises(UserError, match="were encoded by model"):
-        before.accept(label_of(open_model(theirs)), "tiny")
+        before.accept(open_model(theirs).label(), "tiny")
     with pytest.raises(UserError, match="were changed"):
         read_card(own)
 

@@ -122,7 +122,9 @@ def test_scores_of_a_teacher_are_those_of_all_processes_in_the_order_of_their_qu
 # Pairs
 
 
-CARD = ModelCard("made up", "untrained", 2, 8, (), "same", "cls", "cosine", 0.05)
+CARD = ModelCard(
+    "made up", "untrained", 2, 8, (), 0.05, documents="same", pooling="cls", similarity="cosine"
+)
 
 
 class Letters:

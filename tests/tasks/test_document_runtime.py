@@ -18,7 +18,8 @@ from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.files import read_record
 from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.index.exit_files import exits_folder, fitting_exits
+from m2dr.index.exit_files import Maps
+from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.model.graphs import INT8, OPENVINO, RUNTIMES
@@ -90,7 +91,7 @@ def test_a_store_says_which_runtime_made_it_and_exits_are_fitted_on_its_states(
 ) -> None:
     (runtime,) = {store_of(whole, layer).manifest.runtime for layer in (2, 4)}
     assert runtime.startswith(OPENVINO)
-    assert fitting_exits(store_of(whole).folder) == exits_folder(store_of(whole).folder)
+    assert Maps(IndexFolder.holding(store_of(whole).folder)).fit
 
 
 def test_an_interrupted_encoding_goes_on_in_its_runtime_and_ends_with_the_same_bytes(

@@ -18,8 +18,9 @@ from m2dr.core.files import sha256_of
 from m2dr.core.requests import FitIndexRequest, IndexRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tokens import Ragged
-from m2dr.index.exit_files import are_outdated, fitting_exits
+from m2dr.index.exit_files import Maps
 from m2dr.index.faiss import open_index
+from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import Store, open_store
 from m2dr.tasks.indexing import encode as encode_corpus
@@ -228,25 +229,26 @@ def test_words_follow_documents_and_exits_stay(
 ) -> None:
     asked = ask(layers=(4,), exits=True)
     index_corpus(asked)
-    exits = fitting_exits(store_of(asked).folder)
-    assert exits
+    maps = Maps(IndexFolder.holding(store_of(asked).folder))
+    assert maps.fit
+    exits = maps.folder
     before = (exits / "exits.safetensors").read_bytes()
     change(asked.corpus, some)
 
     index_corpus(asked)
 
-    assert fitting_exits(store_of(asked).folder) == exits
+    assert maps.fit
     assert (exits / "exits.safetensors").read_bytes() == before
     assert "words fitted to the documents of now" in capfd.readouterr().err
-    assert not are_outdated(store_of(asked).folder)
-    assert are_outdated(store_of(asked).folder, 1)
+    assert not maps.is_old()
+    assert maps.is_old(1)
     fit_index(
         FitIndexRequest(
             asked.corpus, asked.model, root=asked.root, device="cpu", dtype="fp32", overwrite=True
         )
     )
     assert (exits / "exits.safetensors").read_bytes() != before
-    assert not are_outdated(store_of(asked).folder, 1)
+    assert not maps.is_old(1)
 
 
 def test_a_sync_killed_anywhere_leaves_an_index_and_ends_as_one_that_was_not(

@@ -88,7 +88,7 @@ def test_shares_are_those_of_the_formula(place: Path, similarity: str) -> None:
     """At layer 0 a word's is √count · weight · row · document over both lengths; BM25's beside."""
     index, dim = opened(place, similarity, layer=0, dim=8), 8
     query = "Read reads the file file"
-    home = index.resolved.home
+    home = index.resolved.index.path
     table, store = WordTable.open(home / "exits"), open_store(home / "layer-04")
     bm25 = Bm25.open(home / BM25, store.docids)
     assert bm25 is not None

@@ -27,7 +27,8 @@ from m2dr.core.requests import (
 )
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.grid import read_grid
-from m2dr.index.exit_files import read_exits_record
+from m2dr.index.exit_files import Maps
+from m2dr.index.folder import IndexFolder
 from m2dr.index.store import StoreWriter, open_store
 from m2dr.model import checkpoint
 from m2dr.model.tokenizer import tokenize
@@ -137,7 +138,7 @@ def test_words_learn_from_a_log_that_has_vectors(world: World, rotate: str, has_
     near = []
     for home in (bare, logged):
         (exits,) = home.glob("exits")
-        rotation = rotation_of(home, WIDTH)
+        rotation = rotation_of(IndexFolder(home), WIDTH)
         there = turned if rotation is None else turned @ rotation.T
         found = WordTable.open(exits).embed(texts)
         near.append((unit_rows(found) * unit_rows(there)).sum(axis=1))
@@ -180,7 +181,7 @@ def test_the_newest_of_several_imports_is_searched(world: World) -> None:
 
     assert world.searcher().resolved.model.name == str(homes["a"])
     named = world.searcher(model=str(homes["b"]))
-    assert named.resolved.home == homes["b"]
+    assert named.resolved.index.path == homes["b"]
 
 
 def test_query_vectors_that_do_not_fit_are_refused(world: World) -> None:
@@ -453,7 +454,7 @@ def search(model: str, tiny_corpus: Path, here: Path) -> Search:
 
 def test_a_bridge_scores_documents_as_the_query_model_does(search: Search, model: str) -> None:
     searcher = search()
-    home, queries = searcher.resolved.home, searcher.resolved.dataset.queries("test")
+    home, queries = searcher.resolved.index.path, searcher.resolved.dataset.queries("test")
     texts, words = [query.text for query in queries], WordTable.open(home / "exits")
     own = Encoder(model, **FP32)
     vectors = own.encode_queries(texts)
@@ -474,7 +475,7 @@ def test_what_a_bridge_is_worth_is_measured_on_documents_it_was_not_fitted_on(
     search: Search, model: str
 ) -> None:
     searcher = search()
-    record = read_exits_record(searcher.resolved.home / "exits").bridge
+    record = Maps(searcher.resolved.index).record.bridge
     documents = [document.content for document in searcher.resolved.dataset.documents()]
     own, names = Encoder(model, **FP32), list(searcher.documents.docids)
     places = [7, 15, 23, 31, 39]  # of eight documents one is held out
@@ -519,7 +520,7 @@ def test_more_held_out_documents_than_are_searched_for_are_spread_evenly(
     fit_index(FitIndexRequest("corpus", root=Path("i"), query_model=model, **FP32))
 
     assert rows == [[7, 15, 31]]  # of 7, 15, 23, 31 and 39
-    record = read_exits_record(searcher.resolved.home / "exits").bridge
+    record = Maps(searcher.resolved.index).record.bridge
     assert record is not None
     assert record.spans == 3
 
@@ -554,7 +555,7 @@ def test_layers_below_and_grids_stay_at_hand(search: Search, model: str) -> None
 
 
 def test_costs_are_those_of_the_query_model(search: Search, model: str) -> None:
-    home = search().resolved.home
+    home = search().resolved.index.path
     request = EvaluateRequest(("corpus",), dims=(WIDE,), measures=("RR@10",), root=Path("i"),
                               query_model=model, costs=True, **FP32)  # fmt: skip
 
@@ -590,7 +591,7 @@ def test_a_server_answers_by_the_query_model(search: Search, model: str, tmp_pat
 
 
 def test_a_refit_changes_the_bridge_alone(search: Search, model: str) -> None:
-    folder = search().resolved.home / "exits"
+    folder = search().resolved.index.path / "exits"
     before, record = WordTable.open(folder), (folder / "exits.json").read_bytes()
     request = FitIndexRequest("corpus", root=Path("i"), query_model=model, **FP32)
 
@@ -612,7 +613,7 @@ def test_queries_without_a_bridge_are_refused(
     with pytest.raises(UserError, match="was not fitted for queries of"):
         search(query_model=str(other))
     wanted = EvaluateRequest(("corpus",), root=Path("i"), query_model=model, **FP32)
-    folder = search().resolved.home / "exits"
+    folder = search().resolved.index.path / "exits"
     shutil.rmtree(folder)
     with pytest.raises(UserError, match="has no exits"):
         search()

@@ -25,7 +25,8 @@ from m2dr.core.requests import (
     SearchRequest,
 )
 from m2dr.index.bm25 import BM25, Bm25
-from m2dr.index.exit_files import ShortFile, are_outdated, fitting_exits, read_exits_record
+from m2dr.index.exit_files import Maps, ShortFile
+from m2dr.index.folder import IndexFolder
 from m2dr.index.store import open_store
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable, unit_rows
@@ -83,6 +84,10 @@ def ask(tiny_backbone: Path, tmp_path: Path) -> Ask:
 def folder_of(request: IndexRequest) -> Path:
     (folder,) = request.root.glob("*/*/exits")
     return folder
+
+
+def maps_of(request: IndexRequest) -> Maps:
+    return Maps(IndexFolder(folder_of(request).parent))
 
 
 def fit_of(request: IndexRequest) -> FitIndexRequest:
@@ -161,12 +166,12 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
     request = ask()
     index_corpus(request)
     folder = folder_of(request)
-    record, store = folder / EXITS_FILE, folder.parent / "layer-04"
+    record, maps = folder / EXITS_FILE, maps_of(request)
     whole = record.read_text()
-    assert fitting_exits(store) == folder
+    assert maps.fit
 
     change(record, corpus="another")
-    assert fitting_exits(store) is None
+    assert not maps.fit
     with pytest.raises(UserError, match="no exits"):
         Searcher(replace(search_of(request), exits="index"))
     record.write_text(whole)
@@ -179,7 +184,7 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
         fit_index(replace(fit_of(request), overwrite=True))
     index_corpus(replace(request, overwrite=True, exits=False))
     record.write_text(whole)
-    assert fitting_exits(store) is None
+    assert not maps.fit
 
 
 @pytest.mark.parametrize("language", ["", "german", "none"])
@@ -191,7 +196,7 @@ def test_layer_0_is_words_of_the_corpus(language: str, ask: Ask) -> None:
     table, texts = WordTable.open(folder), ["decode a packed file", "list", "unheard", "?"]
 
     model = checkpoint.open_model(request.model)
-    plan = plan_query(QueryOptions(), model, folder.parent, 0)
+    plan = plan_query(QueryOptions(), model, IndexFolder(folder.parent), 0)
     queries = open_queries(plan)
 
     found = queries.embed(queries.tokenize(texts), texts)
@@ -247,7 +252,7 @@ def outdate(request: IndexRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record_of(request: IndexRequest) -> FitRecord:
-    return read_exits_record(folder_of(request)).fit
+    return maps_of(request).record.fit
 
 
 @pytest.mark.usefixtures("dtype")
@@ -394,7 +399,7 @@ def test_words_follow_the_documents_of_the_index_not_those_of_the_corpus_by_now(
 
     path.write_text(before)
     fit_index(fit_of(request))
-    assert not are_outdated(folder_of(request).parent / "layer-04")
+    assert not maps_of(request).is_old()
 
 
 def test_words_follow_the_vectors_of_the_last_layer_whichever_is_asked_for(long: Ask) -> None:

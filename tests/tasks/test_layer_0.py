@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import m2dr
 from m2dr.evaluation.runs import read_run
-from m2dr.index.manifest import stored_layers
+from m2dr.index.folder import IndexFolder
 from m2dr.index.store import open_store
 from m2dr.integrations.beir import BeirIndex
 from m2dr.model.checkpoint import read_card
@@ -59,7 +59,8 @@ def test_documents_of_layer_0_are_sums_of_words(place: Path) -> None:
 
     expected = WordTable.open(place / "model").embed(texts)
 
-    assert stored_layers(place / "indexes", "tiny", read_card("model").fingerprint) == (0, 4)
+    fingerprint = read_card("model").fingerprint
+    assert IndexFolder.of(place / "indexes", "tiny", fingerprint).layers == (0, 4)
     np.testing.assert_allclose(store.rows(range(40)), expected, rtol=2e-3, atol=2e-3)
 
 

@@ -15,7 +15,7 @@ from m2dr.core.files import write_record
 from m2dr.core.records import EXITS_FILE
 from m2dr.core.requests import FitIndexRequest
 from m2dr.evaluation.runs import read_run
-from m2dr.index.exit_files import digest_of_exits, read_exits_record
+from m2dr.index.exit_files import Maps
 from m2dr.tasks.indexing.fit_index import fit_index
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
@@ -79,7 +79,7 @@ def test_percentiles_are_those_of_texts_and_other_documents(layer: int, place: P
         found = index.search(QUERY, k=60, layer=layer, dim=8, min_score=name)
         every = index.search(QUERY, k=60, layer=layer, dim=8)
         assert list(found) == [hit for hit in every if hit.score >= least]
-    recorded = read_exits_record(index.resolved.home / "exits").unrelated
+    recorded = Maps(index.resolved.index).record.unrelated
     assert {(row.layer, row.dim) for row in recorded} == {
         (layer, dim) for layer in range(5) for dim in (8, 16, 32)
     }
@@ -104,26 +104,26 @@ def test_what_has_no_percentile_is_refused(
 
 def test_an_index_without_percentiles_gets_them_by_a_fit(place: Path) -> None:
     index = opened(place)
-    exits, request = index.resolved.home / "exits", index.resolved.request
-    record, digest = read_exits_record(exits), digest_of_exits(exits)
-    write_record(exits / EXITS_FILE, replace(record, unrelated=()))
+    maps, request = Maps(index.resolved.index), index.resolved.request
+    record, digest = maps.record, maps.digest
+    write_record(maps.folder / EXITS_FILE, replace(record, unrelated=()))
     with pytest.raises(UserError, match="m2dr index fit finds it"):
         index.search(QUERY, min_score="p99")
 
     fit_index(FitIndexRequest(request.corpus, request.model, root=request.root, **FP32))
 
-    assert read_exits_record(exits) == record
-    assert digest_of_exits(exits) == digest
+    assert maps.record == record
+    assert maps.digest == digest
     assert len(index.search(QUERY, min_score="p50"))
 
 
 def test_percentiles_stay_with_an_index_that_changes(index: m2dr.Index) -> None:
-    exits = index.resolved.home / "exits"
-    before = read_exits_record(exits).unrelated
+    maps = Maps(index.resolved.index)
+    before = maps.record.unrelated
 
     index.add([{"id": "new", "text": "zebra files"}])
 
-    assert read_exits_record(exits).unrelated == before
+    assert maps.record.unrelated == before
     index.delete("new")
 
 

@@ -68,4 +68,4 @@ def test_of_indexes_by_a_model_that_is_gone_the_newest_answers_at_layer_0(
         for home in homes:
             for store in home.glob("layer-*/store.json"):
                 os.utime(store, (1_700_000_000 + (home == newest),) * 2)
-        assert open_index(tiny_corpus, layer=0).resolved.home == newest
+        assert open_index(tiny_corpus, layer=0).resolved.index.path == newest

@@ -20,7 +20,7 @@ from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.evaluation import costs
-from m2dr.index.bm25 import BM25, Hybrid
+from m2dr.index.bm25 import Hybrid
 from m2dr.index.codes import AGAIN, CODES
 from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.searchable import Ranker
@@ -135,8 +135,8 @@ def measure_costs(
     searched: Mapping[tuple[int, str], Ranker] = indexes
     bm25_bytes = 0
     if request.hybrid:
-        bm25 = open_bm25(store, lambda: dataset)
-        bm25_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
+        bm25 = open_bm25(grid_of.index, store, lambda: dataset)
+        bm25_bytes = grid_of.index.bm25.stat().st_size // store.documents
         searched = {key: Hybrid(each, bm25, request.hybrid) for key, each in indexes.items()}
     origins = {layer: SOURCES[plan.source].origin(plan) for layer, plan in plans.items()}
     notes = [f"queries of layer {layer} are {of}" for layer, of in origins.items() if of]
@@ -163,7 +163,7 @@ def measure_costs(
         fingerprint=card.fingerprint,
         corpus=corpus,
         whole=card.full,
-        documents_from=("last" if any(plan.exits for plan in plans.values()) else card.documents)
+        documents_from=("last" if any(plan.maps for plan in plans.values()) else card.documents)
         if request.documents == "trained"
         else request.documents,
         documents=store.documents,

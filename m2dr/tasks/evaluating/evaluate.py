@@ -32,7 +32,6 @@ from m2dr.evaluation.grid import (
 )
 from m2dr.evaluation.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.index.codes import AGAIN, CODES, bytes_of
-from m2dr.index.exit_files import digest_of_exits
 from m2dr.model.devices import choose_device
 from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
 from m2dr.tasks.evaluating.compare import compare_folders, plain
@@ -285,13 +284,13 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         device = str(choose_device(request.device))
         bm25 = None
         if request.hybrid:
-            bm25 = open_bm25(stores[max(stores)], lambda: corpus.task.dataset)
+            bm25 = open_bm25(grid_of.index, stores[max(stores)], lambda: corpus.task.dataset)
         dtype = of_queries(request.dtype)
         ranker = GridRanker(corpus.task, plans, stores, dims, device, dtype, bm25, request.codes)
         grid = measure_grid(ranker, name, folder, request.runs, request.overwrite)
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
         words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
-        exits = digest_of_exits(grid_of.exits) if grid_of.exits else ""
+        exits = grid_of.maps.digest if grid_of.maps else ""
         how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
         provenance = Provenance(words, *how, exits, request.weights, suffix)
         write_record(folder / PROVENANCE, provenance)

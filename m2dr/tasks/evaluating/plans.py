@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from m2dr.core.requests import EvaluateRequest, FitIndexRequest, IndexRequest, of_queries
 from m2dr.data.dataset import Dataset
-from m2dr.index.exit_files import FEWEST_DOCUMENTS, fitting_exits
-from m2dr.index.manifest import STORE, store_folder
+from m2dr.index.exit_files import FEWEST_DOCUMENTS, Maps
+from m2dr.index.folder import IndexFolder
 from m2dr.index.store import Store
 from m2dr.model.checkpoint import open_model
 from m2dr.tasks.indexing.fit_index import fit_index
@@ -22,18 +21,18 @@ class GridPlans:
 
     Attributes:
         by_layer: the plans.
-        store: folder of the documents of the last layer.
+        index: of the documents.
         has_exits: whether exits are fitted on these, for queries of these plans or others.
     """
 
     by_layer: Mapping[int, QueryPlan]
-    store: Path
+    index: IndexFolder
     has_exits: bool
 
     @property
-    def exits(self) -> Path | None:
-        """Folder of the exits, once they are fitted."""
-        return fitting_exits(self.store) if self.has_exits else None
+    def maps(self) -> Maps | None:
+        """The exits, once they are fitted."""
+        return Maps(self.index) if self.has_exits and Maps(self.index).fit else None
 
 
 def grid_plans(request: EvaluateRequest, name: str, dataset: Dataset) -> GridPlans:
@@ -49,23 +48,21 @@ def grid_plans(request: EvaluateRequest, name: str, dataset: Dataset) -> GridPla
     """
     model = open_model(name)
     card = model.card
-    last = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
+    index = IndexFolder.of(request.root, dataset.name, card.fingerprint)
     lengths = request.query_length, request.document_length
-    model = with_lengths_of_index(model, last.parent, *lengths)
+    model = with_lengths_of_index(model, index, *lengths)
     exits = request.exits or card.exits
     will_be_fitted = exits == "index" or (
-        not (last / STORE).exists()
+        not index.holds(card.layers)
         and dataset.document_count >= FEWEST_DOCUMENTS
         and not model.last_layer_has_exit
     )
     meets_last = request.documents in ("trained", "last", str(card.layers))
     will_be_fitted = will_be_fitted and meets_last and exits != "model"
-    plans = plan_layers(
-        request, model, last.parent, request.layers, request.documents, will_be_fitted
-    )
-    fitted = will_be_fitted or fitting_exits(last) is not None
+    plans = plan_layers(request, model, index, request.layers, request.documents, will_be_fitted)
+    fitted = will_be_fitted or Maps(index).fit
     applies = meets_last and exits != "model"
-    return GridPlans(plans, last, fitted and (applies or bool(request.query_mix)))
+    return GridPlans(plans, index, fitted and (applies or bool(request.query_mix)))
 
 
 def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) -> dict[int, Store]:
@@ -91,7 +88,7 @@ def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) ->
         document_length=request.document_length,
     )  # fmt: skip
     stores = dict(zip(sources, encode_corpus(index, model, sources), strict=True))
-    if plans.has_exits and plans.exits is None:
+    if plans.has_exits and plans.maps is None:
         fit = FitIndexRequest(corpus, model.name, root=request.root, device=request.device)
         fit_index(replace(fit, dtype=of_queries(request.dtype)))
     return stores

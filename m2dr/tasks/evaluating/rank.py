@@ -43,7 +43,6 @@ from m2dr.index.store import Store
 from m2dr.index.vectors import answerable
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.models import label_of
 from m2dr.tasks.query import QueryPlan, encode_layers, notes_of, system_of
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
@@ -111,7 +110,7 @@ class GridRanker:
         hybrid = {"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}
         return {
             "version": __version__,
-            "model": asdict(replace(label_of(self.model), cuts=(), model="")),
+            "model": asdict(self.card.encoding),
             "exit_head": self.card.exit_head,
             "layer": layer,
             "store": store,
@@ -414,7 +413,7 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
     scores = join_layers(parts)
     first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))
     requested = first.cuts
-    by_exits = [layer for layer, plan in ranker.plans.items() if plan.exits]
+    by_exits = [layer for layer, plan in ranker.plans.items() if plan.maps]
     layer = min(by_exits or ranker.plans)
     question = json_sha256(ranker.question(layer, store.manifest.texts) | {"layer": 0})
     scores = with_earlier(scores, folder, question)
@@ -434,7 +433,7 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
             ranker.model.card,
             {cut: cells[cut][measures[0]] for cut in requested},
             measures[0],
-            store.manifest.label.differences(label_of(ranker.model)),
+            store.manifest.label.differences(ranker.card),
         ),
     )
     dropped = "the query's own document is dropped from its ranking"

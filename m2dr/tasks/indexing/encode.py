@@ -30,30 +30,18 @@ from m2dr.core.requests import SHARD_ROWS, IndexRequest, QueryLog, of_queries
 from m2dr.data.dataset import Dataset, saying_what_is_left_out
 from m2dr.data.tokens import Ragged
 from m2dr.index import exit_files
-from m2dr.index.exit_files import ASKED_FILE, FitOptions
+from m2dr.index.exit_files import ASKED_FILE, FitOptions, Maps, encoding_digest
 from m2dr.index.faiss import rebuild_indexes
 from m2dr.index.filters import FIELDS, write_fields
-from m2dr.index.manifest import (
-    IMPORTED,
-    PARTIAL,
-    STORE,
-    StorePlan,
-    begun_plan,
-    store_folder,
-    store_folders_of,
-)
+from m2dr.index.folder import SYNCING, IndexFolder
+from m2dr.index.manifest import IMPORTED, PARTIAL, STORE, StorePlan, begun_plan
 from m2dr.index.store import (
-    SYNCING,
     Store,
     StoreWriter,
     begin_store,
     clear_store,
-    end_sync,
-    lock,
-    new_home,
     open_store,
     remove_leftovers,
-    swap_in,
     text_digests,
 )
 from m2dr.model.checkpoint import Model
@@ -73,7 +61,7 @@ from m2dr.tasks.corpus import CorpusRows, absolute, finish_change, open_corpus, 
 from m2dr.tasks.embed import embed_tokens, embed_tokens_and_states
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
-from m2dr.tasks.models import label_of, with_lengths_of_index
+from m2dr.tasks.models import with_lengths_of_index
 from m2dr.tasks.training.fit import read_log
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
@@ -90,12 +78,13 @@ class EncodingJob:
     corpus: str
     documents: int
     model: Model  # with the lengths of the texts of the stores
+    index: IndexFolder  # that is there, and which a sync replaces by what it writes beside
     device: str
     dtype: str
     stores: tuple[PlannedStore, ...]  # one per layer, with shards of the same rows
     exits: Path | None = None  # folder of the exits that are fitted on some of the documents
     runtime: str = "torch"  # what multiplies: torch, openvino, or auto until it is chosen
-    before: Path | None = None  # folder of the stores that unchanged vectors are copied from
+    copies: bool = False  # whether unchanged vectors are copied from the stores of the index
 
     @property
     def shard_rows(self) -> int:
@@ -106,7 +95,7 @@ class EncodingJob:
     def encoding(self) -> str:
         """Digest of what determines the states of a text, --dtype and --runtime included."""
         runtime = "" if self.runtime == "torch" else f" {self.runtime}"
-        return exit_files.encoding_of(self.stores[0][1].label, self.dtype + runtime)
+        return encoding_digest(self.stores[0][1].label, self.dtype + runtime)
 
     @property
     def source(self) -> DocumentSource:
@@ -117,12 +106,11 @@ class EncodingJob:
 
     def in_int8(self, source: DocumentSource) -> DocumentSource:
         """Return the model in int8, whose one graph for all layers lies beside the stores."""
-        home = self.before or self.stores[0][0].parent
-        return replace(source, layer=self.model.card.layers, int8=home / "int8")
+        return replace(source, layer=self.model.card.layers, int8=self.index.int8)
 
     def copied(self, folder: Path, number: int) -> NDArray[np.int64]:
         """Return for each document of a shard its row in the store before, [n]; -1 for none."""
-        if self.before is None:
+        if not self.copies:
             return np.full(self.rows_of(number), -1)
         rows = np.load(folder / COPIED, mmap_mode="r")
         return np.array(rows[number * self.shard_rows : (number + 1) * self.shard_rows])
@@ -185,8 +173,8 @@ class ShardEncoder:
         self._stores = [StoreWriter(folder, plan) for folder, plan in job.stores]
         self._reader = ShardReader(dataset or open_corpus(job.corpus), job.shard_rows)
         self._before: dict[Path, Store] = {}
-        if job.before is not None:
-            self._before = {path: open_store(job.before / path.name) for path, _ in job.stores}
+        if job.copies:
+            self._before = {path: job.index.store(plan.layer) for path, plan in job.stores}
 
     def encode(
         self, numbers: Sequence[int], advance: Callable[[int], None] = lambda _: None
@@ -311,54 +299,53 @@ def encode_stores(
     if request.overwrite:
         _ = model.folder  # before vectors are removed that no model makes again
     dataset, corpus = open_corpus(request.corpus), request.corpus
-    home = store_folder(request.root, dataset.name, model.card.fingerprint, 1).parent
+    index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
     if not request.overwrite:
         lengths = request.query_length, request.document_length
-        model = with_lengths_of_index(model, home, *lengths)
+        model = with_lengths_of_index(model, index, *lengths)
     card = model.card
     if changed is None:
-        finish_change(dataset, home)
+        finish_change(dataset, index)
     else:
         corpus = f"{dataset.name}={changed}"
         dataset = open_corpus(corpus)
-    label = label_of(model, absolute(request.corpus))
+    label = model.label(absolute(request.corpus))
     form = request.store or ("f32" if card.exits == "model" else "f16")
     plan = StorePlan(dataset.name, 0, card.width, label, form)
-    paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
-    plans = {path: replace(plan, layer=layer) for layer, path in paths.items()}
+    plans = {index.layer(layer): replace(plan, layer=layer) for layer in sorted(set(layers))}
     stores = tuple(_as_begun(request, plans))
-    last = exit_files.exits_folder(stores[-1][0]) if max(layers) == card.layers > 0 else None
-    if exits and last and (last / EXITS_FILE).exists() and not request.overwrite:
-        refuse_other_fit(last, request, request.language)
+    maps = Maps(index) if max(layers) == card.layers > 0 else None
+    if exits and maps and maps.exist and not request.overwrite:
+        refuse_other_fit(maps, request, request.language)
     if exits and dataset.document_count < exit_files.FEWEST_DOCUMENTS:
         exits = False
         few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST_DOCUMENTS}"
         told = f"No exits are fitted, because {few}; m2dr index fit does it all the same"
         if request.queries:
             raise UserError(f"{told}, with --queries too.")
-        if not _is_begun(home):
+        if not index.is_begun:
             say(told)
-    folder = last if exits else None
+    folder = maps.folder if maps and exits else None
     count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
-    job = EncodingJob(corpus, count, model, device, dtype, stores, folder, request.runtime)
-    rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
-    with lock(home):
-        end_sync(home)
+    job = EncodingJob(corpus, count, model, index, device, dtype, stores, folder, request.runtime)
+    rows = CorpusRows.of(dataset) if index.is_begun and not request.overwrite else None
+    with index.lock():
+        index.end_sync()
         if request.overwrite:
             if max(layers) == card.layers:
-                exit_files.drop_exits(exit_files.exits_folder(stores[-1][0]))
+                Maps(index).drop()
             for path, _ in stores:
                 clear_store(path)
-            if not any(_runtime_of(path).startswith(INT8) for path in store_folders_of(home)):
-                shutil.rmtree(home / "int8", ignore_errors=True)
-            rows = CorpusRows.of(dataset) if _is_begun(home) else None
+            if not any(index.record(each).runtime.startswith(INT8) for each in index.layers):
+                shutil.rmtree(index.int8, ignore_errors=True)
+            rows = CorpusRows.of(dataset) if index.is_begun else None
         for path, plan in stores:
             _refuse_other(path, plan, request.dtype)
-        if rows and not all(rows.digest.is_of(store.manifest) for store in _finished(home)):
-            _sync(home, replace(job, exits=None), dataset, rows, request.workers, request.backend)
-        shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
+        if rows and not all(rows.digest.is_of(store.manifest) for store in index.stores()):
+            _sync(replace(job, exits=None), dataset, rows, request.workers, request.backend)
+        shutil.rmtree(index.new.path, ignore_errors=True)  # the corpus is what it was
         job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
-        _note_asked(request, folder, stores[-1][0])
+        _note_asked(request, job, stores[-1][0])
         _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
 
@@ -374,12 +361,12 @@ def _as_begun(request: IndexRequest, plans: Mapping[Path, StorePlan]) -> Iterato
         yield path, replace(plan, shard_rows=rows, dtype=dtype)
 
 
-def _note_asked(request: IndexRequest, folder: Path | None, store: Path) -> None:
+def _note_asked(request: IndexRequest, job: EncodingJob, store: Path) -> None:
     """Write what exits of a store that is not finished are asked for, which a resume goes by."""
-    if folder and not (store / STORE).exists():
-        asked = asked_of(request, request.language, FitOptions.before(store))
-        folder.mkdir(parents=True, exist_ok=True)
-        write_record(folder / ASKED_FILE, asked)
+    if job.exits and not (store / STORE).exists():
+        asked = asked_of(request, request.language, FitOptions.before(job.index))
+        job.exits.mkdir(parents=True, exist_ok=True)
+        write_record(job.exits / ASKED_FILE, asked)
 
 
 def asked_of(log: QueryLog, language: str, before: FitOptions) -> FitOptions:
@@ -396,28 +383,20 @@ def asked_of(log: QueryLog, language: str, before: FitOptions) -> FitOptions:
     return FitOptions(queries, weight, language or before.language)
 
 
-def refuse_other_fit(folder: Path, log: QueryLog, language: str = "") -> None:
-    """Raise UserError where exits in a folder are of another language, log or weight of it."""
-    queries, fit = read_log(log.queries, log.query_weight), exit_files.read_exits_record(folder).fit
+def refuse_other_fit(maps: Maps, log: QueryLog, language: str = "") -> None:
+    """Raise UserError where maps are of another language, log or weight of it."""
+    queries, fit = read_log(log.queries, log.query_weight), maps.record.fit
     weight = fit.query_weight if log.query_weight is None else log.query_weight
     if queries and (fit.log, fit.query_weight) != (json_sha256(queries), weight):
         raise UserError(
-            f"{folder} has exits without {log.queries} of weight {weight:g}; m2dr index fit "
+            f"{maps} has exits without {log.queries} of weight {weight:g}; m2dr index fit "
             "--overwrite --queries replaces them."
         )
     if language and language != fit.language:
         raise UserError(
-            f"{folder} has words of language {fit.language}, not {language}; m2dr index fit "
+            f"{maps} has words of language {fit.language}, not {language}; m2dr index fit "
             f"--overwrite --language {language} replaces them."
         )
-
-
-def _is_begun(home: Path) -> bool:
-    return any(next(home.glob(f"layer-*/{name}"), None) for name in (STORE, PARTIAL))
-
-
-def _finished(home: Path) -> list[Store]:
-    return [open_store(folder) for folder in store_folders_of(home)]
 
 
 def _refuse_other(folder: Path, plan: StorePlan, dtype: str) -> None:
@@ -471,26 +450,24 @@ def _finish(writers: Sequence[StoreWriter], dataset: Dataset) -> None:
         writer.finish(file_digest, digest.hexdigest())
 
 
-def _sync(
-    home: Path, job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, backend: str
-) -> None:
+def _sync(job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, backend: str) -> None:
     """Replace the stores of all layers, and their indexes, by those of the changed corpus.
 
     They are written to a folder beside, with the vectors of texts that are the same, and swapped
     in by one rename. Exits stay as they were fitted; `refit_words` follows.
     """
-    new, before = new_home(home), _finished(home)
+    index, new, before = job.index, job.index.new, job.index.stores()
     if any(store.manifest.runtime == IMPORTED for store in before):
-        raise UserError(f"{home} holds vectors of documents that changed; import them again.")
+        raise UserError(f"{index} holds vectors of documents that changed; import them again.")
     sources = [rows.sources(store) for store in before]
     absent = np.any([rows_of_store < 0 for rows_of_store in sources], axis=0)
     source, label = before[-1].manifest.label.source, job.stores[0][1].label
     if source != label.source and absent.mean() > OTHER:
-        raise UserError(f"{home} is of {source}; give --corpus NAME={job.corpus} or --overwrite.")
-    new.mkdir(exist_ok=True)
-    (new / SYNCING).touch()
+        raise UserError(f"{index} is of {source}; give --corpus NAME={job.corpus} or --overwrite.")
+    new.path.mkdir(exist_ok=True)
+    (new.path / SYNCING).touch()
     for store, rows_of_store in zip(before, sources, strict=True):
-        folder = new / store.folder.name
+        folder = new.layer(store.layer)
         folder.mkdir(exist_ok=True)
         with atomic_path(folder / COPIED) as temporary, temporary.open("wb") as file:
             np.save(file, np.where(absent, -1, rows_of_store))
@@ -498,7 +475,7 @@ def _sync(
     require_runtime(runtime)
     plans = tuple(
         (
-            new / store.folder.name,
+            new.layer(store.layer),
             replace(store.manifest.plan, label=label, shard_rows=job.shard_rows, runtime=runtime),
         )
         for store in before
@@ -513,23 +490,22 @@ def _sync(
             begun and read_record(folder / PARTIAL, StorePlan) != plan
         ):
             clear_store(folder)
-    job = replace(job, stores=plans, runtime=runtime, before=home)
+    job = replace(job, stores=plans, runtime=runtime, copies=True)
     _encode_missing(job, dataset, rows, count, backend)
     for store in before:
-        (new / store.folder.name / COPIED).unlink(missing_ok=True)
-        rebuild_indexes(store.folder, open_store(new / store.folder.name))
-        if exit_files.fitting_exits(store.folder):
-            _keep_exits(store.folder, new / store.folder.name)
-    swap_in(home)
+        (new.layer(store.layer) / COPIED).unlink(missing_ok=True)
+        rebuild_indexes(store.folder, new.store(store.layer))
+    if Maps(index).fit:
+        _keep_maps(Maps(index), Maps(new).folder)
+    index.swap_in()
 
 
-def _keep_exits(before: Path, store: Path) -> None:
-    """Keep exits that were fitted on the old documents, which their record names by digest."""
-    source, target = exit_files.exits_folder(before), exit_files.exits_folder(store)
-    record = exit_files.read_exits_record(source)
+def _keep_maps(maps: Maps, target: Path) -> None:
+    """Keep maps that were fitted on the old documents, which their record names by digest."""
+    record = maps.record
     target.mkdir(exist_ok=True)
     for name, _ in record.files:
-        _link(source / name, target / name)
+        _link(maps.folder / name, target / name)
     write_record(target / EXITS_FILE, record)
 
 
@@ -626,7 +602,7 @@ def _encode(
     how = f"{device.type}, {choose_dtype(job.dtype, device)}, {job.runtime}"
     how += f", {counted(count, 'workers')}" * (count > 1) + f" on {backend}" * (backend != LOCAL)
     say(f"Encoding {dataset.name} at layers {layers} with {job.model} on {how}")
-    if documents < job.documents and not job.before:
+    if documents < job.documents and not job.copies:
         encoded = job.documents - documents
         say(f"{encoded} of {counted(job.documents, 'documents')} are encoded already")
     done: list[WrittenShard] = []

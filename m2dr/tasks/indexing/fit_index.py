@@ -36,9 +36,9 @@ from m2dr.evaluation.measures import measure
 from m2dr.index import exit_files
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
-from m2dr.index.exit_files import NO_SHORT_TEXTS, FitOptions, ShortFile
-from m2dr.index.manifest import store_folder
-from m2dr.index.store import Store, open_store
+from m2dr.index.exit_files import NO_SHORT_TEXTS, FitOptions, Maps, ShortFile, encoding_digest
+from m2dr.index.folder import IndexFolder
+from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import open_model
 from m2dr.model.devices import choose_device, choose_dtype
@@ -54,7 +54,6 @@ from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, asked_of, refuse_other_fit
 from m2dr.tasks.indexing.unrelated import measure_unrelated
-from m2dr.tasks.models import label_of
 from m2dr.tasks.training.fit import (
     as_targets,
     distinct_queries,
@@ -90,43 +89,43 @@ def fit_encoded(
     again for its sampled documents.
 
     Args:
-        job: that made the store; `exits` is its folder of exits.
+        job: that made the store, with the index.
         dataset: the documents.
         store: of the last layer.
         language: of the stemmer; by default that of the texts.
         log: of queries.
     """
-    folder = exit_files.exits_folder(store.folder)
-    if exit_files.fitting_exits(store.folder):
-        exit_files.forget_states(folder)
-        remove_stale_lock(folder)
-    elif any(folder.glob("states-*")):
-        asked = asked_of(log, language, FitOptions.before(store.folder))
-        _fit(job, dataset, store, folder, asked)
-    fitting = exit_files.fitting_exits(store.folder)
-    if fitting and not exit_files.read_exits_record(folder).unrelated:
-        measure_unrelated(job.model, dataset, store, job.device, job.dtype)
+    maps = Maps(job.index)
+    if maps.fit:
+        exit_files.forget_states(maps.folder)
+        remove_stale_lock(maps.folder)
+    elif any(maps.folder.glob("states-*")):
+        asked = asked_of(log, language, FitOptions.before(job.index))
+        _fit(job, dataset, store, asked)
+    if maps.fit and not maps.record.unrelated:
+        measure_unrelated(job.model, dataset, store, maps, job.device, job.dtype)
 
 
-def refit_words(folder: Path, dataset: Dataset) -> None:
+def refit_words(index: IndexFolder, dataset: Dataset) -> None:
     """Fit the words of an index again where its documents have changed since, in seconds.
 
     Exits of layers from 1 stay, as a fit of these encodes documents again: what they lack of
     documents that came is nearly all in the words (docs/decisions/0029-words-follow.md).
 
     Args:
-        folder: of the store of the last layer, which may not be there.
+        index: whose last layer may not be there.
         dataset: its documents.
 
     Raises:
         UserError: a vector is not finite.
     """
-    if not exit_files.are_outdated(folder):
+    maps, begun = Maps(index), time.monotonic()
+    if not maps.is_old():
         return
-    store, begun = open_store(folder), time.monotonic()
-    folder = exit_files.exits_folder(folder)
+    folder = maps.folder
     with lock_folder(folder):
-        record, before = exit_files.read_exits_record(folder), WordTable.open(folder)
+        record, before = maps.record, WordTable.open(folder)
+        store = index.store(record.layer)
         short = ShortFile.read(folder).of(store.digests())
         rows, vectors = _rows_of(store, dataset, before.language)
         beside = _beside(short, record.fit.query_weight, len(vectors))
@@ -166,48 +165,51 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     model = open_model(request.model or model_for(request.corpus, request.root))
     card, dataset = model.card, open_corpus(request.corpus)
     checkpoint.refuse_ended(model)
-    folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
-    store, exits = open_store(folder), exit_files.exits_folder(folder)
-    fitted = not request.overwrite and exit_files.fitting_exits(folder)
+    index = IndexFolder.of(request.root, dataset.name, card.fingerprint)
+    store, maps = index.store(card.layers), Maps(index)
+    fitted = not request.overwrite and maps.fit
     if fitted:
-        refuse_other_fit(exits, request, request.language)
-    outdated = fitted and exit_files.are_outdated(folder)
-    measured = fitted and exit_files.read_exits_record(exits).unrelated
+        refuse_other_fit(maps, request, request.language)
+    outdated = fitted and maps.is_old()
+    measured = fitted and maps.record.unrelated
     if measured and not request.query_model and not outdated:
         these = "exits of these documents"
-        if exit_files.are_outdated(folder, 1):
+        if maps.is_old(1):
             these = "exits of documents that have changed since"
-        raise UserError(f"{exits} has {these}; --overwrite replaces them.")
+        raise UserError(f"{maps} has {these}; --overwrite replaces them.")
     model = model.with_lengths_of(store.manifest.label)
-    store.manifest.label.accept(label_of(model), store.manifest.corpus)
+    store.manifest.label.accept(model.label(), store.manifest.corpus)
     job = EncodingJob(
         request.corpus,
         store.documents,
         model,
+        index,
         request.device,
         request.dtype,
-        ((folder, store.manifest.plan),),
-        exits,
+        ((store.folder, store.manifest.plan),),
+        maps.folder,
         store.manifest.runtime,
     )
     if not CorpusDigest.of(dataset).is_of(store.manifest):
-        raise UserError(f"{folder} holds other documents than {request.corpus}; index it again.")
+        raise UserError(
+            f"{store.folder} holds other documents than {request.corpus}; index it again."
+        )
     if outdated:
-        refit_words(folder, dataset)
+        refit_words(index, dataset)
     if not fitted:
-        asked = asked_of(request, request.language, FitOptions.before(folder))
-        _fit(job, dataset, store, exits, asked, (request.queries, request.query_vectors))
+        options = asked_of(request, request.language, FitOptions.before(index))
+        _fit(job, dataset, store, options, (request.queries, request.query_vectors))
     if request.language:
-        open_bm25(store, lambda: dataset, request.language, rebuild=True)
+        open_bm25(index, store, lambda: dataset, request.language, rebuild=True)
     if request.query_model:
-        _bridge(request, dataset, store, exits)
-    record = measure_unrelated(model, dataset, store, request.device, request.dtype)
-    text = f"{counted(record.fit.texts, 'documents')}: {exits}"
-    return FitIndexReport(record, text=text, files=(exits,))
+        _bridge(request, dataset, store, maps)
+    record = measure_unrelated(model, dataset, store, maps, request.device, request.dtype)
+    text = f"{counted(record.fit.texts, 'documents')}: {maps}"
+    return FitIndexReport(record, text=text, files=(maps.folder,))
 
 
-def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Path) -> IndexExits:
-    """Add to the words in the folder what leads queries of another model to the stored vectors.
+def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, maps: Maps) -> IndexExits:
+    """Add to the words of an index what leads queries of another model to the stored vectors.
 
     The model encodes documents, and M = argmin Σ ‖M v − b‖² + λ ‖M‖² goes from the stored vector v
     of each to the model's b. So a query b' scores v as the model would score b: b'·b ≈ (Mᵀ b')·v.
@@ -218,13 +220,14 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, folder: Pa
     rows = exit_files.sampled_rows(store.documents)
     ours, none = _vectors_of(store, rows), np.zeros((len(rows), 0), np.float32)
     theirs = encoder.encode_documents(texts_of(dataset, rows), show_progress_bar=True)
+    folder = maps.folder
     with lock_folder(folder):
-        record, words = exit_files.read_exits_record(folder), WordTable.open(folder)
+        record, words = maps.record, WordTable.open(folder)
         try:
             head = fit_head(ours, none, theirs - theirs.mean(axis=0), held_out(len(rows)))
         except ValueError as error:
             raise unfit([store.manifest.corpus], error) from error
-        model = exit_files.encoding_of(label_of(encoder.model))
+        model = encoding_digest(encoder.model.card)
         words = replace(words, bridge=head.weight.T, query_model=model)
         judges = np.flatnonzero(held_out(len(rows)))
         judges = judges[exit_files.sampled_rows(len(judges), MOST_SPANS)]
@@ -248,7 +251,6 @@ def _fit(
     job: EncodingJob,
     dataset: Dataset,
     store: Store,
-    folder: Path,
     asked: FitOptions,
     given: tuple[Path | None, Path | None] = (None, None),
 ) -> IndexExits:
@@ -258,11 +260,10 @@ def _fit(
         job: with the model of the store.
         dataset: the documents.
         store: of the last layer.
-        folder: of the exits.
         asked: of the words.
         given: a log that is named, and its vectors.
     """
-    begun, queries = time.monotonic(), asked.queries
+    begun, queries, folder = time.monotonic(), asked.queries, job.index.exits
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         names = (store.manifest.corpus,)
@@ -271,7 +272,7 @@ def _fit(
             short = (
                 ShortFile.read(folder).of(NO_SHORT_TEXTS.digests)
                 if kept
-                else _given(*given, job.model.card, store)
+                else _given(*given, job.model.card, job.index)
             )
             rows, vectors = _rows_of(store, dataset, asked.language)
             judged = partial(judged_weight, rows, vectors, short, dataset, store)
@@ -316,7 +317,7 @@ def _fit(
     return record
 
 
-def _given(path: Path | None, given: Path | None, card: ModelCard, store: Store) -> ShortFile:
+def _given(path: Path | None, given: Path | None, card: ModelCard, index: IndexFolder) -> ShortFile:
     """Return a log, and its vectors that somebody else made, by its ids or in its order."""
     if path is None or given is None:
         if path or given:
@@ -327,7 +328,7 @@ def _given(path: Path | None, given: Path | None, card: ModelCard, store: Store)
         return NO_SHORT_TEXTS
     queries = queries_of(path)
     places = distinct_queries(path, queries)
-    vectors = query_vectors(given, card, store.folder.parent)
+    vectors = query_vectors(given, card, index)
     if not queries[0].id:
         vectors = replace(vectors, ids=None)
     rows = vectors.of([query.id for query in queries], "queries")[list(places.values())]
@@ -424,7 +425,7 @@ def _write(
         label.fingerprint,
         texts,
         fit,
-        exit_files.encoding_of(label),
+        encoding_digest(label),
         dtype,
         exits_texts=texts,
     )

@@ -11,7 +11,7 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard, Similarity
+from m2dr.core.records import GIVEN, Cut, ModelCard, Similarity
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest, refuse_weight_alone
 from m2dr.data.dataset import Dataset
@@ -19,17 +19,18 @@ from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
-from m2dr.index.exit_files import EXITS_FOLDER, drop_exits, fitting_exits, sampled_rows
+from m2dr.index.exit_files import Maps, sampled_rows
 from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
-from m2dr.index.store import begin_store, clear_store, end_sync, lock, open_store, text_digests
+from m2dr.index.folder import IndexFolder
+from m2dr.index.store import begin_store, clear_store, text_digests
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
 from m2dr.tasks.corpus import CorpusRows, absolute, open_bm25, open_corpus
 from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.models import default_dims, label_of
-from m2dr.tasks.vectors import ROTATION, vectors_of
+from m2dr.tasks.models import default_dims
+from m2dr.tasks.vectors import vectors_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
 # from another at 1: 16-bit numbers alone move it by .01, another layer or order of rows by about 1.
@@ -115,41 +116,41 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     if dataset and sampled:
         _try(request, source, dataset, model, layer)
     name = dataset.name if dataset else request.corpus
-    folder = manifest.store_folder(request.root, name, card.fingerprint, layer)
-    label = label_of(model, absolute(request.corpus))
+    index = IndexFolder.of(request.root, name, card.fingerprint)
+    folder, label = index.layer(layer), model.label(absolute(request.corpus))
     plan = manifest.StorePlan(
         name, layer, vectors.width, label, request.store, SHARD_ROWS, manifest.IMPORTED
     )
-    with lock(folder.parent):
-        end_sync(folder.parent)
-        if request.overwrite or not (folder / manifest.STORE).exists():
+    with index.lock():
+        index.end_sync()
+        if request.overwrite or not index.holds(layer):
             clear_store(folder)
             if not request.model:
-                _begin_home(folder.parent, card, rotation)
+                _begin(index, card, rotation)
             _write_store(source, rotation, folder, plan)
-        elif request.model or not _holds(folder, card, source):
+        elif request.model or not _holds(index, card, source):
             raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
-    store = open_store(folder)
+    store = index.store(layer)
     if dataset:
-        open_bm25(store, lambda: dataset, rebuild=True)
+        open_bm25(index, store, lambda: dataset, rebuild=True)
     if not request.model:
-        _fit_words(request, folder)
+        _fit_words(request, index)
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
     return ImportReport(folder, store.documents, store.width, sampled, files=indexes)
 
 
-def _fit_words(request: ImportRequest, folder: Path) -> None:
-    """Fit words to the vectors of a store, unless there are some, of the same queries."""
+def _fit_words(request: ImportRequest, index: IndexFolder) -> None:
+    """Fit words to the vectors of an index, unless there are some, of the same queries."""
     # Loads torch, which a search does without.
     from m2dr.tasks.indexing.encode import refuse_other_fit
     from m2dr.tasks.indexing.fit_index import fit_index
 
-    if exits := fitting_exits(folder):
-        refuse_other_fit(exits, request)
+    if Maps(index).fit:
+        refuse_other_fit(Maps(index), request)
         return
     fit_index(
         FitIndexRequest(
-            request.corpus, str(folder.parent), root=request.root, queries=request.queries,
+            request.corpus, str(index), root=request.root, queries=request.queries,
             query_weight=request.query_weight, query_vectors=request.query_vectors,
         )
     )  # fmt: skip
@@ -208,22 +209,22 @@ def neighbours_kept(vectors: Float32, dim: int, similarity: Similarity) -> float
     return float(np.mean([np.isin(*pair).mean() for pair in zip(*nearest, strict=True)]))
 
 
-def _begin_home(home: Path, card: ModelCard, rotation: Float32 | None) -> None:
+def _begin(index: IndexFolder, card: ModelCard, rotation: Float32 | None) -> None:
     """Write the card and rotation of vectors without a model; remove those of an earlier import."""
-    home.mkdir(parents=True, exist_ok=True)
-    drop_exits(home / EXITS_FOLDER)
-    (home / ROTATION).unlink(missing_ok=True)
-    write_record(home / CARD_FILE, card)
+    index.path.mkdir(parents=True, exist_ok=True)
+    Maps(index).drop()
+    index.rotation.unlink(missing_ok=True)
+    write_record(index.card, card)
     if rotation is not None:
-        write_bytes(home / ROTATION, rotation.tobytes())
+        write_bytes(index.rotation, rotation.tobytes())
 
 
-def _holds(folder: Path, card: ModelCard, source: _Source) -> bool:
+def _holds(index: IndexFolder, card: ModelCard, source: _Source) -> bool:
     """Return whether a finished store has these vectors of these documents."""
-    path, corpus = folder.parent / CARD_FILE, source.corpus
+    corpus = source.corpus
     # The last bits of a rotation depend on the machine.
-    same = path.exists() and replace(read_card(folder.parent), rotation=card.rotation) == card
-    return bool(same and corpus and corpus.digest.is_of(manifest.StoreManifest.read(folder)))
+    same = index.card.exists() and replace(read_card(index.path), rotation=card.rotation) == card
+    return bool(same and corpus and corpus.digest.is_of(index.record(card.layers)))
 
 
 def _write_store(

@@ -12,16 +12,17 @@ from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import TEMPORARY_SUFFIX, atomic_path, lock_file, remove_files
 from m2dr.core.files import sync as sync_folder
 from m2dr.core.progress import progress
-from m2dr.core.records import CARD_FILE, Cut, Document
+from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
 from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import CORPUS_FILE
-from m2dr.index import manifest
 from m2dr.index.engines import check_engine
 from m2dr.index.faiss import build_index
+from m2dr.index.folder import IndexFolder
+from m2dr.index.manifest import IndexManifest
 from m2dr.index.milvus import PushResult, Server, check_milvus_engine, push
-from m2dr.index.store import Store, open_store
+from m2dr.index.store import Store
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.tasks.corpus import (
     CHANGED,
@@ -64,7 +65,9 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     ways = _ways(request)
     stores = encode_corpus(request, model, layers)
     read = partial(open_corpus, request.corpus)
-    open_bm25(stores[-1], read, request.language, rebuild=True)
+    name, fingerprint = stores[-1].manifest.corpus, model.card.fingerprint
+    index = IndexFolder.of(request.root, name, fingerprint)
+    open_bm25(index, stores[-1], read, request.language, rebuild=True)
     jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
     with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
         folders = tuple(
@@ -79,7 +82,7 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     notes = [
         f"Note: {folder}: {note}"  # where an index is not what its engine usually builds
         for folder in folders
-        for note in manifest.IndexManifest.read(folder).notes
+        for note in IndexManifest.read(folder).notes
     ]
     return IndexReport(stores[0].documents, size, files=folders, notes=tuple(notes))
 
@@ -109,8 +112,8 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
 def _model_for(request: IndexRequest) -> str:
     """Return the newest model; of a corpus with nothing but vectors without a model, these."""
     folder = request.root / open_corpus(request.corpus).name
-    stored = manifest.homes(folder) if request.root.is_dir() else []
-    if stored and all((home / CARD_FILE).exists() for home in stored):
+    stored = IndexFolder.found(folder) if request.root.is_dir() else []
+    if stored and all(index.card.exists() for index in stored):
         return model_for(request.corpus, request.root)
     return newest_model()
 
@@ -138,7 +141,7 @@ def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) ->
             request.language,
             request,
         )
-    refit_words(manifest.layer_folder(stores[-1].folder.parent, model.card.layers), dataset)
+    refit_words(job.index, dataset)
     return stores
 
 
@@ -216,14 +219,13 @@ def _change(
         if not count + len(new):
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
         shutil.copymode(path, temporary)
-    layers = manifest.stored_layers(request.root, name, model.card.fingerprint)
-    _, _, stores = encode_stores(request, model, layers, changed=changed)
+    index = IndexFolder.of(request.root, name, model.card.fingerprint)
+    _, _, stores = encode_stores(request, model, index.layers, changed=changed)
     changed.replace(path)
     sync_folder(path.parent)
     for store in stores[-1:]:
-        open_bm25(store, partial(open_corpus, request.corpus), rebuild=True)
-        last = manifest.layer_folder(store.folder.parent, model.card.layers)
-        refit_words(last, open_corpus(request.corpus))
+        open_bm25(index, store, partial(open_corpus, request.corpus), rebuild=True)
+        refit_words(index, open_corpus(request.corpus))
     return ChangeReport(
         count + len(new), len(new) + len(replaced), len(gone) + sum(replaced.values())
     )
@@ -259,13 +261,13 @@ def push_indexes(request: PushRequest) -> PushReport:
     check_milvus_engine(request.engine)
     model = open_model(request.model or model_for(request.corpus, request.root))
     corpus, fingerprint = open_corpus(request.corpus).name, model.card.fingerprint
-    layers = request.layers or manifest.stored_layers(request.root, corpus, fingerprint)
+    index = IndexFolder.of(request.root, corpus, fingerprint)
+    layers = request.layers or index.layers
     if not layers:
         raise UserError(f"{request.root}/ has no store of {corpus} by the model.")
-    folders = [manifest.store_folder(request.root, corpus, fingerprint, layer) for layer in layers]
     jobs = []
-    for store in map(open_store, folders):
-        for dim in request.dims or manifest.built_dims(store.folder) or (store.width,):
+    for store in map(index.store, layers):
+        for dim in request.dims or index.dims(store.layer) or (store.width,):
             if not 1 <= dim <= store.width:
                 raise UserError(f"Dim {dim} was asked for; {store.folder} has {store.width}.")
             jobs.append((store, dim))

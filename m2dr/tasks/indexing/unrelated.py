@@ -16,7 +16,7 @@ from m2dr.core.option import PERCENTILES
 from m2dr.core.records import EXITS_FILE, IndexExits, UnrelatedScores
 from m2dr.core.requests import QueryOptions
 from m2dr.data.dataset import Dataset
-from m2dr.index.exit_files import exits_folder, read_exits_record, sampled_rows
+from m2dr.index.exit_files import Maps, sampled_rows
 from m2dr.index.store import Store
 from m2dr.index.vectors import answerable, prefixes
 from m2dr.model.checkpoint import Model
@@ -30,7 +30,7 @@ _DIGITS = 5
 
 
 def measure_unrelated(
-    model: Model, dataset: Dataset, store: Store, device: str, dtype: str
+    model: Model, dataset: Dataset, store: Store, maps: Maps, device: str, dtype: str
 ) -> IndexExits:
     """Add to the record of an index's exits what short texts score against documents not theirs.
 
@@ -40,14 +40,15 @@ def measure_unrelated(
     Args:
         model: of the documents, with the lengths of texts of the store.
         dataset: the documents.
-        store: of the last layer, with exits.
+        store: of the last layer.
+        maps: of the index.
         device: as `choose_device` takes it.
         dtype: as `choose_dtype` takes it.
     """
-    folder, card = exits_folder(store.folder), model.card
+    folder, card = maps.folder, model.card
     own, rows = sampled_rows(store.documents, SPANS), sampled_rows(store.documents, DOCUMENTS)
     spans = [span_of(text, n) for n, text in enumerate(texts_of(dataset, own))]
-    plans = plan_layers(QueryOptions(), model, store.folder.parent).values()
+    plans = plan_layers(QueryOptions(), model, maps.index).values()
     meeting = [plan for plan in plans if plan.document_layer == card.layers]
     encoded: Iterator[tuple[int, Floats]] = encode_layers(meeting, spans, (), device, dtype)
     if not card.query_layer:
@@ -62,7 +63,7 @@ def measure_unrelated(
                 quantiles = np.percentile(scores, PERCENTILES).round(_DIGITS).tolist()
                 measured.append(UnrelatedScores(layer, dim, tuple(quantiles)))
     with lock_folder(folder):
-        record = replace(read_exits_record(folder), unrelated=tuple(sorted(measured, key=_cut)))
+        record = replace(maps.record, unrelated=tuple(sorted(measured, key=_cut)))
         write_record(folder / EXITS_FILE, record)
     return record
 

@@ -11,15 +11,16 @@ import numpy as np
 from m2dr.core.errors import UserError, counted
 from m2dr.core.option import PERCENTILES
 from m2dr.core.progress import progress
-from m2dr.core.records import CARD_FILE, EXITS_FILE, Cut, Document
+from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report
 from m2dr.core.requests import VerifyRequest
 from m2dr.data.dataset import Dataset
-from m2dr.index.bm25 import BM25, Bm25
+from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids
-from m2dr.index.exit_files import EXITS_FOLDER, read_exits_record
+from m2dr.index.exit_files import Maps
 from m2dr.index.faiss import index_problems
-from m2dr.index.manifest import built_indexes, model_of, store_folders, store_folders_of
+from m2dr.index.folder import IndexFolder
+from m2dr.index.manifest import built_indexes, store_folders
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
@@ -78,13 +79,13 @@ def verify(request: VerifyRequest) -> VerifyReport:
             raise UserError(f"{folder} holds no store.")
         folders += stores
     folders, corpus_of = list(dict.fromkeys(folders)), lru_cache(1)(_corpus)
-    first = {folder.parent: folder for folder in reversed(folders)}
-    shared = {folder: [*_shared_problems(home)] for home, folder in first.items()}
+    first = {IndexFolder.holding(folder): folder for folder in reversed(folders)}
+    shared = {folder: [*_shared_problems(index)] for index, folder in first.items()}
     verdicts = tuple(
         _verdict(folder, request, shared.get(folder, []), corpus_of) for folder in folders
     )
     verdicts = tuple(
-        replace(verdict, notes=(*verdict.notes, *_measured(verdict.folder.parent)))
+        replace(verdict, notes=(*verdict.notes, *_measured(IndexFolder.holding(verdict.folder))))
         if verdict.folder in shared and verdict.is_well
         else verdict
         for verdict in verdicts
@@ -101,16 +102,15 @@ def _corpus(name: str) -> _Corpus:
     return dataset, CorpusRows.of(dataset)
 
 
-def _shared_problems(home: Path) -> Iterator[str]:
+def _shared_problems(index: IndexFolder) -> Iterator[str]:
     """Yield a sentence for each fault in the files that the layers of an index share."""
-    checks: list[Callable[[], object]] = [partial(Bm25.open, home / BM25, Docids(b""), whole=True)]
-    if (home / CARD_FILE).exists():
-        checks.append(lambda: rotation_of(home, read_card(home).width))
-    exits = home / EXITS_FOLDER
-    if (exits / EXITS_FILE).exists():
-        checks.append(partial(_check_exits, exits))
-    if (home / "int8").exists():
-        checks.append(partial(_check_int8, home))
+    checks: list[Callable[[], object]] = [partial(Bm25.open, index.bm25, Docids(b""), whole=True)]
+    if index.card.exists():
+        checks.append(lambda: rotation_of(index, read_card(index.path).width))
+    if Maps(index).exist:
+        checks.append(partial(_check_maps, Maps(index)))
+    if index.int8.exists():
+        checks.append(partial(_check_int8, index))
     for check in checks:
         try:
             check()
@@ -118,13 +118,12 @@ def _shared_problems(home: Path) -> Iterator[str]:
             yield str(error)
 
 
-def _measured(home: Path) -> Iterator[str]:
+def _measured(index: IndexFolder) -> Iterator[str]:
     """Yield scores of unrelated texts at dims that are built, and what a bridge is worth."""
-    exits = home / EXITS_FOLDER
-    if not (exits / EXITS_FILE).exists():
+    if not Maps(index).exist:
         return
-    record = read_exits_record(exits)
-    built = {one.dim for store in store_folders_of(home) for one in built_indexes(store)}
+    record = Maps(index).record
+    built = {one.dim for layer in index.layers for one in index.engines(layer)}
     built.add(max((row.dim for row in record.unrelated), default=0))
     for row in (row for row in record.unrelated if row.dim in built):
         pairs = zip(PERCENTILES, row.quantiles, strict=True)
@@ -134,19 +133,19 @@ def _measured(home: Path) -> Iterator[str]:
         yield bridge_told(record.bridge)
 
 
-def _check_exits(folder: Path) -> None:
-    record = read_exits_record(folder)
-    checkpoint.check_exits(folder, record.fingerprint, *(name for name, _ in record.files))
+def _check_maps(maps: Maps) -> None:
+    record = maps.record
+    checkpoint.check_exits(maps.folder, record.fingerprint, *(name for name, _ in record.files))
 
 
-def _check_int8(home: Path) -> None:
+def _check_int8(index: IndexFolder) -> None:
     from m2dr.model.graphs import INT8, int8_digest  # loads torch
 
-    runtimes = [open_store(folder).manifest.runtime for folder in store_folders_of(home)]
+    runtimes = [store.manifest.runtime for store in index.stores()]
     if other := {name for name in runtimes if name.startswith(INT8)} - {
-        f"{INT8}{int8_digest(home / 'int8')}"
+        f"{INT8}{int8_digest(index.int8)}"
     }:
-        raise UserError(f"{home / 'int8'} does not hold the graph of {min(other)}.")
+        raise UserError(f"{index.int8} does not hold the graph of {min(other)}.")
 
 
 def _verdict(
@@ -204,7 +203,8 @@ def _model(store: Store, request: VerifyRequest) -> Model:
         UserError: it is not found, or is another.
     """
     manifest = store.manifest
-    model = open_model(request.model or model_of(store.folder.parent, manifest.label))
+    index = IndexFolder.holding(store.folder)
+    model = open_model(request.model or index.model_of(manifest.label))
     if model.card.fingerprint != manifest.label.fingerprint:
         raise UserError(f"{model} is not the model that encoded {store.folder}, or was changed.")
     _ = model.folder  # which vectors that somebody else made do not have

@@ -14,22 +14,13 @@ from m2dr.core import requests
 from m2dr.core.errors import UserError, missing_told, quoted
 from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
-from m2dr.core.records import paired
+from m2dr.core.records import DIGITS, paired
 from m2dr.core.settings import request_of, takes
 from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import CORPUS_FILE, Columns, Passages, changed
 from m2dr.data.tables import id_of
-from m2dr.index.manifest import (
-    DIGITS,
-    MANIFEST,
-    STORE,
-    StoreManifest,
-    homes,
-    layer_folders,
-    model_of,
-    only_home,
-    store_folders_of,
-)
+from m2dr.index.folder import IndexFolder
+from m2dr.index.manifest import MANIFEST, STORE
 from m2dr.index.milvus import in_milvus
 from m2dr.index.vectors import prefixes
 from m2dr.tasks.corpus import write_documents
@@ -101,11 +92,14 @@ class Index:
         named = fspath(name)
         folder = Path(named)
         source: dict[str, Any] = {"index" if _is_index(named) else "corpus": named}
-        if root is None and (folder / CORPUS_FILE).exists() and (stored := homes(folder)):
+        if (
+            root is None
+            and (folder / CORPUS_FILE).exists()
+            and (stored := IndexFolder.found(folder))
+        ):
             root = folder.parent
             if not options.get("model") and len(stored) == 1:
-                label = StoreManifest.read(store_folders_of(stored[0])[-1]).label
-                source["model"] = model_of(stored[0], label)
+                source["model"] = stored[0].model
         arguments = {
             "query_layer": layer,
             "search_params": tuple((search_params or {}).items()),
@@ -195,10 +189,10 @@ class Index:
         Raises:
             UserError: the folder holds no index or several, or its model is not there.
         """
-        home = only_home(Path(folder))
-        name = home.parent.relative_to(folder)
-        model = model_of(home, StoreManifest.read(store_folders_of(home)[-1]).label)
-        return cls.open(f"{name}={home.parent}", **{"root": folder, "model": model} | options)
+        index = IndexFolder.at(Path(folder))
+        corpus = index.path.parent
+        named = f"{corpus.relative_to(folder)}={corpus}"
+        return cls.open(named, **{"root": folder, "model": index.model} | options)
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Copy vectors, indexes and texts to a folder for `load`, and return it.
@@ -208,7 +202,7 @@ class Index:
         Raises:
             UserError: the folder is not empty, or the documents lie in Milvus.
         """
-        target, home = Path(folder), self.resolved.home
+        target, home = Path(folder), self.resolved.index.path
         if list_folder(target):
             raise UserError(f"{target} is not empty.")
         if not home.is_dir():
@@ -303,8 +297,8 @@ class Index:
             UserError: as `searcher` does, or no word of the query is known at layer 0.
         """
         searcher = self.searcher(layer)
-        card, home = searcher.resolved.card, searcher.resolved.home
-        vectors, rotation = searcher.vectors([text]), rotation_of(home, card.width)
+        card, index = searcher.resolved.card, searcher.resolved.index
+        vectors, rotation = searcher.vectors([text]), rotation_of(index, card.width)
         if not vectors.any():
             raise UserError(f"No word of {text[:80]!r} is known at layer 0, so it has no vector.")
         vectors = vectors if rotation is None else vectors @ rotation
@@ -437,8 +431,10 @@ def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool)
         if path.exists() and sha256_of(path) != digest:
             if name and not overwrite:
                 raise UserError(f"{folder} holds other documents; name it or overwrite=True.")
-            for home in [path for path in list_folder(folder) if layer_folders(path)]:
-                remove_folder(home)
+            for path_of in [
+                each for each in list_folder(folder) if IndexFolder(each).layer_folders
+            ]:
+                remove_folder(path_of)
         folder.mkdir(exist_ok=True)
         unfinished.replace(path)
     return folder

@@ -24,25 +24,18 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.exit_files import fitting_exits, state_of, unrelated_score
+from m2dr.index.exit_files import Maps, unrelated_score
 from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import Filter
+from m2dr.index.folder import IndexFolder
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.manifest import (
     MANIFEST,
-    PARTIAL,
     STORE,
     IndexManifest,
     StoreManifest,
     built_indexes,
-    homes,
     index_folder,
-    layer_folder,
-    model_of,
-    only_home,
-    store_folder,
-    store_folders_of,
-    written_at,
 )
 from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import AtLeast, Mixed, Ranker, Searchable
@@ -51,7 +44,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.words import scaled
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
-from m2dr.tasks.models import label_of, with_lengths_of_index, words_of_index
+from m2dr.tasks.models import with_lengths_of_index, words_of_index
 from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
 
 if TYPE_CHECKING:
@@ -68,18 +61,18 @@ _ROUNDED = 3e-6  # of a score, which float32 scores of the same vectors differ b
 
 @dataclass(frozen=True)
 class ResolvedIndex:
-    """A search request with its model, its corpus and the folder of their stores."""
+    """A search request with its model, its corpus and their index."""
 
     request: requests.SearchRequest
     model: Model  # with the lengths of texts that the request or the index names
     corpus: str  # as stores name it
-    home: Path  # holds a store per layer
+    index: IndexFolder
     folder: Path | None = None  # of an index that the request names by its folder
 
     @cached_property
     def state(self) -> list[tuple[int, ...]]:
         """The stamps of stores, indexes and exits when the request was resolved."""
-        return state_of(self.home)
+        return self.index.state
 
     @property
     def card(self) -> ModelCard:
@@ -94,8 +87,8 @@ class ResolvedIndex:
             UserError: there is none of that name, or it holds other documents than the stores.
         """
         dataset = open_corpus(self.request.corpus)
-        if stores := store_folders_of(self.home):
-            check_documents(dataset, StoreManifest.read(stores[-1]), self.home)
+        if self.index.layers:
+            check_documents(dataset, self.index)
         return dataset
 
     @cached_property
@@ -107,18 +100,13 @@ class ResolvedIndex:
         """
         request = self.request
         layers = request.query_layer, request.document_layer
-        return plan_query(request, self.model, self.home, *layers)
+        return plan_query(request, self.model, self.index, *layers)
 
     def plans(self) -> dict[int, QueryPlan]:
         """Return the plans of every layer whose queries can search the documents."""
         fixed = self.request.document_layer
         documents = "trained" if fixed is None else str(fixed)
-        return plan_layers(self.request, self.model, self.home, (), documents)
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Layers whose documents are encoded, increasing."""
-        return tuple(int(folder.name[6:]) for folder in store_folders_of(self.home))
+        return plan_layers(self.request, self.model, self.index, (), documents)
 
 
 def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
@@ -132,16 +120,18 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
     else:
         name = request.model or model_for(request.corpus, request.root)
         model = _open_model(
-            name, request, lambda: homes(request.root / open_corpus(request.corpus).name)
+            name,
+            request,
+            lambda: IndexFolder.found(request.root / open_corpus(request.corpus).name),
         )
         card = model.card
         for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
             card.check(Cut(layer or card.layers, request.dim or 1))
         corpus = open_corpus(request.corpus).name
-        home = store_folder(request.root, corpus, card.fingerprint, 1).parent
+        index = IndexFolder.of(request.root, corpus, card.fingerprint)
         lengths = request.query_length, request.document_length
-        model = with_lengths_of_index(model, home, *lengths)
-        resolved = ResolvedIndex(request, model, corpus, home)
+        model = with_lengths_of_index(model, index, *lengths)
+        resolved = ResolvedIndex(request, model, corpus, index)
         _ = resolved.dataset  # whose documents must be those of the stores
     _ = resolved.state  # before anything of it is opened
     check_cut(resolved)
@@ -163,17 +153,17 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
     manifest: IndexManifest | StoreManifest
     named = folder if (folder / MANIFEST).exists() else None
     if named:
-        manifest, home = IndexManifest.read(folder), folder.parent.parent
+        manifest, index = IndexManifest.read(folder), IndexFolder(folder.parent.parent)
         if request.funnel:
             raise UserError(f"--funnel reads a store, and --index {folder} is an index of one dim.")
         dim, engine = request.dim or manifest.dim, request.engine or manifest.engine
         request = replace(request, dim=dim, engine=engine)
     else:
-        home = only_home(folder)
+        index = IndexFolder.at(folder)
         is_store = (folder / STORE).exists()
-        manifest = StoreManifest.read(folder if is_store else store_folders_of(home)[-1])
+        manifest = StoreManifest.read(folder) if is_store else index.record()
     label = manifest.label
-    model = _open_model(request.model or model_of(home, label), request, lambda: [home])
+    model = _open_model(request.model or index.model_of(label), request, lambda: [index])
     if named or is_store:
         layer = manifest.layer if request.document_layer is None else request.document_layer
         runs_model = not (request.query_vectors or request.query_model)
@@ -184,19 +174,19 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
         say(f"Model: {label.model}, which encoded the documents of {folder}.")
     if request.corpus == requests.PYDOCS:
         request = replace(request, corpus=label.source or manifest.corpus)
-    model = with_lengths_of_index(model, home, request.query_length, request.document_length)
-    return ResolvedIndex(request, model, manifest.corpus, home, named)
+    model = with_lengths_of_index(model, index, request.query_length, request.document_length)
+    return ResolvedIndex(request, model, manifest.corpus, index, named)
 
 
 def _open_model(
-    name: str, request: requests.SearchRequest, homes_of: Callable[[], Sequence[Path]]
+    name: str, request: requests.SearchRequest, indexes: Callable[[], Sequence[IndexFolder]]
 ) -> Model:
     """Open a model; where it is not there, layer 0 is the words of the newest index it made.
 
     Args:
         name: of the model.
         request: that names the layer.
-        homes_of: returns the folders of stores, which may be of several models.
+        indexes: returns those of the documents, which may be of several models.
 
     Raises:
         UserError: it is not there, and another layer was asked for or the index has no words.
@@ -204,10 +194,11 @@ def _open_model(
     try:
         return open_model(name)
     except (UserError, ModuleNotFoundError) as error:
-        stands = [each for each in map(words_of_index, homes_of()) if each and each.name == name]
+        newest = sorted(indexes(), key=lambda index: index.written_at)[::-1]
+        stands = [each for each in map(words_of_index, newest) if each and each.name == name]
         if not stands:
             raise
-        model = max(stands, key=lambda each: written_at(each.place))
+        model = stands[0]
         told = f"{sentence_of(error).rstrip('.')}; {model.place} answers at layer 0 without it."
         if request.query_layer != 0:
             raise UserError(told) from error
@@ -227,7 +218,7 @@ def open_documents(resolved: ResolvedIndex) -> Searchable:
 def _open(resolved: ResolvedIndex) -> Searchable:
     request, layer = resolved.request, resolved.plan.document_layer
     if in_milvus(request.index):
-        fingerprint, store = resolved.card.fingerprint, layer_folder(resolved.home, layer)
+        fingerprint, store = resolved.card.fingerprint, resolved.index.layer(layer)
         return open_collection(
             request.index, resolved.corpus, fingerprint, layer, request.dim, store
         )
@@ -267,10 +258,10 @@ def store_of(resolved: ResolvedIndex) -> Path:
     request, named = resolved.request, resolved.folder
     if named is not None and request.document_layer == IndexManifest.read(named).layer:
         return named.parent  # an index may be copied without its store
-    layers, layer = resolved.layers, resolved.plan.document_layer
-    folder = layer_folder(resolved.home, layer)
-    if layer not in layers and (folder / PARTIAL).exists():
-        open_store(folder)  # raises, with how far it is and how to go on
+    index, layer = resolved.index, resolved.plan.document_layer
+    layers = index.layers
+    if layer not in layers and index.plan(layer):
+        index.store(layer)  # raises, with how far it is and how to go on
     if not layers or (request.document_layer is not None and layer not in layers):
         if not layers:
             model = resolved.model.name
@@ -278,8 +269,8 @@ def store_of(resolved: ResolvedIndex) -> Path:
                 f"{resolved.corpus} has no index by {model}; m2dr index corpus makes it."
             )
         there = ", ".join(map(str, layers))
-        raise UserError(f"{resolved.home} has no index at layer {layer}; layers: {there}.")
-    return folder if layer in layers else resolved.home / f"layer-{max(layers):02d}"
+        raise UserError(f"{index} has no index at layer {layer}; layers: {there}.")
+    return index.layer(layer if layer in layers else max(layers))
 
 
 def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
@@ -417,7 +408,7 @@ class Searcher:
         self.documents = open_documents(resolved)
         self.plan = plan = resolved.plan
         self.cut = Cut(plan.layer, self.documents.dim)
-        self.documents.accept(label_of(resolved.model), self.cut)
+        self.documents.accept(resolved.model.label(), self.cut)
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
         self.least = lru_cache(_FILTERS)(self._least)
         self._ranker = lru_cache(_FILTERS)(self._where)
@@ -458,15 +449,15 @@ class Searcher:
         """
         if not asked.startswith("p"):
             return float(asked) if asked else None
-        plan, home = self.plan, self.resolved.home
+        plan, index = self.plan, self.resolved.index
         if any(blend.weights.values()) or plan.source == "bridge":
             raise UserError(f"{asked} is of scores by one model's vectors alone; give a number.")
-        exits = fitting_exits(layer_folder(home, plan.card.layers))
-        meets_last = self.documents.layer == plan.card.layers and (plan.exits or plan.is_as_trained)
-        score = unrelated_score(exits, asked, self.cut.layer, self.cut.dim) if meets_last else None
+        maps = Maps(index) if Maps(index).fit else None
+        meets_last = self.documents.layer == plan.card.layers and (plan.maps or plan.is_as_trained)
+        score = unrelated_score(maps, asked, self.cut.layer, self.cut.dim) if meets_last else None
         if score is None:
             raise UserError(
-                f"{home} knows no {asked} of unrelated texts at {self.cut}; m2dr index fit finds "
+                f"{index} knows no {asked} of unrelated texts at {self.cut}; m2dr index fit finds "
                 "it at 8, 16, 32 dims and so on, against documents of the last layer."
             )
         return score
@@ -506,7 +497,7 @@ class Searcher:
         if not blend.hybrid:
             return documents
         store = self._store
-        bm25 = open_bm25(store, lambda: self.resolved.dataset)
+        bm25 = open_bm25(self.resolved.index, store, lambda: self.resolved.dataset)
         unfit = None
         if wanted:
             unfit = ~np.isin(np.arange(store.documents), store.matching(wanted))
@@ -550,7 +541,9 @@ class Searcher:
         factor, bm25_factor, offset = ranking.scale
         bm25 = {}
         if blend.hybrid:
-            bm25 = open_bm25(store, lambda: self.resolved.dataset).parts(text, rows)
+            bm25 = open_bm25(self.resolved.index, store, lambda: self.resolved.dataset).parts(
+                text, rows
+            )
         explained = []
         for n, score in enumerate(ranking.scores):
             shares = defaultdict[str, float](float)

@@ -18,12 +18,10 @@ from m2dr.data.tokens import batched
 from m2dr.data.training_rows import answered_queries
 from m2dr.index.bm25 import Bm25
 from m2dr.index.faiss import open_index
-from m2dr.index.manifest import built_dims, index_folder, layer_folder, store_folder
-from m2dr.index.store import open_store
+from m2dr.index.folder import IndexFolder
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import open_model
 from m2dr.tasks.corpus import model_for, open_corpus
-from m2dr.tasks.models import label_of
 from m2dr.tasks.query import open_queries, plan_query
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
@@ -131,17 +129,20 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     """Rank by a model's own index."""
     model = open_model(request.model or model_for(request.corpus, request.root))
     card = model.card
-    home = store_folder(request.root, dataset.name, card.fingerprint, card.layers).parent
+    index_of = IndexFolder.of(request.root, dataset.name, card.fingerprint)
     layer = card.layers if request.query_layer is None else request.query_layer
-    plan = plan_query(QueryOptions(), model, home, layer)
+    plan = plan_query(QueryOptions(), model, index_of, layer)
     card.check(Cut(card.layers, request.dim or 1))
-    folder = layer_folder(home, plan.document_layer)
-    built = built_dims(folder)
+    source = plan.document_layer
+    built = index_of.dims(source)
     dim = request.dim or max(built, default=card.width)
     if dim not in built:
-        raise UserError(f"{folder} has no index at dim {dim}; built are dims {list(built)}.")
-    index, store, cut = open_index(index_folder(folder, dim)), open_store(folder), Cut(layer, dim)
-    index.accept(label_of(model), cut)
+        raise UserError(
+            f"{index_of.layer(source)} has no index at dim {dim}; built are dims {list(built)}."
+        )
+    index, store = open_index(index_of.engine(source, dim)), index_of.store(source)
+    cut = Cut(layer, dim)
+    index.accept(model.label(), cut)
     rows_of = _rows(store.docids, known)
     encoder = open_queries(plan, "torch", request.device, request.dtype)
 
