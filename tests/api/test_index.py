@@ -196,7 +196,7 @@ def test_a_killed_change_leaves_an_index_in_its_state_of_before_or_after(
             whole(*arguments, **options)
         raise KeyboardInterrupt
 
-    place = "encode.swap_in" if end == "before" else "index.encode_stores"
+    place = "encode.IndexFolder.swap_in" if end == "before" else "index.encode_stores"
     whole = attrgetter(place)(indexing)
     with monkeypatch.context() as patch:
         patch.setattr(f"m2dr.tasks.indexing.{place}", killed)
