@@ -264,8 +264,8 @@ def learn(
         seed: of the fits.
 
     Returns:
-        name of CLASS_MEASURES -> the mean over the experiments; and how many fits ended at the
-        last iteration, before they converged.
+        name of CLASS_MEASURES -> the mean over the experiments; and how many fits ended before
+        they converged.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -274,10 +274,13 @@ def learn(
     accuracies, f1s, unfinished = [], [], 0
     for draw in draws:
         classifier = LogisticRegression(max_iter=iterations, random_state=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # of nine lines; counted instead
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ConvergenceWarning)  # of nine lines each: counted
             classifier.fit(train[draw], train_labels[draw])
-        unfinished += int(classifier.n_iter_.max() >= iterations)
+        others = [each for each in told if not issubclass(each.category, ConvergenceWarning)]
+        unfinished += len(others) < len(told)
+        for each in others:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
         found = classifier.predict(test)
         accuracies.append(float(accuracy_score(test_labels, found)))
         f1s.append(float(f1_score(test_labels, found, average="macro")))
