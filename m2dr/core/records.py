@@ -10,6 +10,7 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from m2dr.core.errors import UserError, nearest
+from m2dr.core.files import json_sha256
 from m2dr.core.variants import DocumentLayer, ExitHead
 
 F32 = "f32"  # the code of vectors as a flat index has them
@@ -264,15 +265,18 @@ class Encoding:
 
     @property
     def encoding(self) -> "Encoding":
-        """These fields alone, of a card."""
+        """These fields alone, of a card or a label."""
         return Encoding(**{each.name: getattr(self, each.name) for each in fields(Encoding)})
 
-    @property
-    def vectors(self) -> dict[str, Any]:
-        """What the vectors of a text depend on, by name: all but the layer of documents."""
+    def digest(self, dtype: str = "") -> str:
+        """Return the sha256 of what the vectors of a text depend on, in hex.
+
+        Args:
+            dtype: number format of the encoder, where it counts too.
+        """
         table = asdict(self.encoding)
-        del table["documents"]
-        return table
+        del table["documents"]  # no vector depends on it
+        return json_sha256([table, dtype])
 
     def differences(self, other: "Encoding") -> dict[str, tuple[Any, Any]]:
         """Return the fields that make vectors incomparable, with both values."""

@@ -275,7 +275,7 @@ def learn(
     for draw in draws:
         classifier = LogisticRegression(max_iter=iterations, random_state=seed)
         with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", ConvergenceWarning)  # of nine lines each: counted
+            warnings.simplefilter("always", ConvergenceWarning)  # nine lines each: counted
             classifier.fit(train[draw], train_labels[draw])
         others = [each for each in told if not issubclass(each.category, ConvergenceWarning)]
         unfinished += len(others) < len(told)

@@ -31,7 +31,6 @@ from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.searchable import Rows, Scores, Searchable
 from m2dr.index.vectors import answerable, check_depth
 
-BM25 = "bm25.safetensors"
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
 _DTYPES = {"words": np.uint8, "starts": np.int64, "rows": np.int32, "weights": np.float32}
 _NONE: Any = (np.empty(0, np.float32), np.empty(0, np.int64))  # scores and rows

@@ -24,8 +24,9 @@ from m2dr.core import files
 from m2dr.core.arrays import Array, Float32, Int64
 from m2dr.core.errors import UserError
 from m2dr.core.option import PERCENTILES
-from m2dr.core.records import EXITS_FILE, Encoding, IndexExits
+from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.folder import IndexFolder
+from m2dr.index.manifest import StoreManifest
 from m2dr.index.store import DIGEST_BYTES, Digests
 
 SPANS_FILE = "spans.safetensors"
@@ -66,7 +67,7 @@ class Maps:
         return files.read_record(self.folder / EXITS_FILE, IndexExits)
 
     @property
-    def fit(self) -> bool:
+    def are_fitted(self) -> bool:
         """Whether they were fitted to the documents of the index, as it encodes them.
 
         Documents may have changed since: `is_old`.
@@ -74,13 +75,7 @@ class Maps:
         Raises:
             UserError: a record is damaged.
         """
-        if not self.exist or not self.index.holds(self.record.layer):
-            return False
-        record, manifest = self.record, self.index.record(self.record.layer)
-        encoded = (manifest.label.fingerprint, manifest.corpus, encoding_digest(manifest.label))
-        return (record.fingerprint, record.corpus, record.encoding) == encoded and bool(
-            record.files
-        )
+        return self._records() is not None
 
     def is_old(self, layer: int = 0) -> bool:
         """Return whether documents have changed since an exit was fitted.
@@ -91,10 +86,22 @@ class Maps:
         Raises:
             UserError: a record is damaged.
         """
-        if not self.fit:
+        if not (records := self._records()):
             return False
-        fitted_to = self.record.exits_texts if layer else self.record.texts
-        return fitted_to != self.index.record(self.record.layer).texts
+        record, manifest = records
+        return (record.exits_texts if layer else record.texts) != manifest.texts
+
+    def _records(self) -> tuple[IndexExits, StoreManifest] | None:
+        """Return the record of fitted maps, and that of the store of the last layer."""
+        if not self.exist:
+            return None
+        record = self.record
+        if not (record.files and self.index.holds(record.layer)):
+            return None
+        manifest = self.index.record(record.layer)
+        encoded = (manifest.label.fingerprint, manifest.corpus, manifest.label.digest())
+        fitted = (record.fingerprint, record.corpus, record.encoding)
+        return (record, manifest) if fitted == encoded else None
 
     @property
     def digest(self) -> str:
@@ -119,11 +126,6 @@ class Maps:
         if self.folder.is_dir():
             files.remove_files(self.folder, EXITS_FILE)
             forget_states(self.folder)
-
-
-def encoding_digest(encoding: Encoding, dtype: str = "") -> str:
-    """Return the digest of how texts become vectors, and of a number format where it counts."""
-    return files.json_sha256([encoding.vectors, dtype])
 
 
 def unrelated_score(maps: Maps | None, percentile: str, layer: int, dim: int) -> float | None:
@@ -154,7 +156,7 @@ class StateFile:
 
     Attributes:
         texts: digest of the texts of the whole shard.
-        encoding: as `encoding_digest` gives it.
+        encoding: as `Encoding.digest` gives it.
         states: [n, D] as `Encoder.states` gives them.
     """
 
@@ -278,7 +280,7 @@ class FitOptions:
         """Return the options of the maps of an index, fitted or begun; none of damaged ones."""
         maps = Maps(index)
         with suppress(UserError):
-            if maps.fit:
+            if maps.are_fitted:
                 fit, short = maps.record.fit, ShortFile.read(maps.folder)
                 given = fit.query_weight if fit.query_weight_by == "--query-weight" else None
                 return cls(tuple(short.texts[len(short.digests) :]), given, fit.language)

@@ -42,10 +42,7 @@ _LAYER = re.compile(r"layer-\d+")  # a copy such as layer-04.old is none
 
 @dataclass(frozen=True, order=True)
 class IndexFolder:
-    """The documents of a corpus by one model: stores of layers, engines, maps, BM25.
-
-    Nobody else joins paths inside it.
-    """
+    """The documents of a corpus by one model: stores of layers, engines, maps, BM25."""
 
     path: Path
 

@@ -23,6 +23,7 @@ from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluation.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluation.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
+from m2dr.index.exit_files import Maps
 from m2dr.index.filters import FIELDS, field_names, field_types
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.vectors import prefixes
@@ -273,7 +274,7 @@ class ServedIndex:
     def costs(self) -> list[Table]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""
         work: dict[int, int] = {}
-        deepest: dict[tuple[object, ...], int] = {}
+        deepest: dict[tuple[str, Maps | None], int] = {}
         for layer in sorted(self.dims, reverse=True):
             plan = self._plans[layer]
             # An encoder of a layer knows the sizes of all layers below that pass the same exits.

@@ -84,10 +84,10 @@ def model_for(corpus: str, root: Path) -> str:
     indexes = IndexFolder.found(root / open_corpus(corpus).name) if root.is_dir() else []
     if not indexes:
         return newest_model()
-    newest = max(indexes, key=lambda index: index.written_at)
+    model = max(indexes, key=lambda index: index.written_at).model
     if len(indexes) > 1:
-        say(f"Model: {newest.model}, of the newest index of {corpus}; --model names another.")
-    return newest.model
+        say(f"Model: {model}, of the newest index of {corpus}; --model names another.")
+    return model
 
 
 def document_line(document: Document) -> str:
@@ -162,7 +162,7 @@ def finish_change(dataset: Dataset, index: IndexFolder) -> None:
 
     Args:
         dataset: not read yet.
-        index: its stores.
+        index: of its documents.
     """
     for path in map(Path, map(os.path.realpath, dataset.files)):
         changed = path.with_name(CHANGED)

@@ -63,7 +63,7 @@ def words_of_index(index: IndexFolder) -> Model | None:
     None where the index has no words that fit its documents.
     """
     maps = Maps(index)
-    if not maps.fit:
+    if not maps.are_fitted:
         return None
     layers, manifest = maps.record.layer, index.record(maps.record.layer)
     label = manifest.label

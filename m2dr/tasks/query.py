@@ -26,7 +26,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard, Side
 from m2dr.core.requests import QueryOptions, of_queries
 from m2dr.data.tokens import buckets, pad
-from m2dr.index.exit_files import Maps, encoding_digest
+from m2dr.index.exit_files import Maps
 from m2dr.index.folder import IndexFolder
 from m2dr.model.checkpoint import Model, check_exits, load, open_model
 from m2dr.model.hub import EXITS, WORDS
@@ -123,7 +123,7 @@ class QueryPlan:
         """
         assert self.index is not None, "words are mixed in where there are documents"
         maps = self.maps or Maps(self.index)
-        if not (self.maps or maps.fit):
+        if not (self.maps or maps.are_fitted):
             raise maps.missing
         return _checked_words(maps, self.card.fingerprint)
 
@@ -172,7 +172,7 @@ class QueryPlan:
         facts: dict[str, object] = {}
         if self.index and (self.maps or mix):
             maps = self.maps or Maps(self.index)
-            facts["exits"] = maps.digest if self.maps or maps.fit else ""
+            facts["exits"] = maps.digest if self.maps or maps.are_fitted else ""
         if mix:
             facts["query_mix"] = mix
         if SOURCES[self.source].origin(self):
@@ -237,7 +237,7 @@ def plan_query(
     if is_over_bridge or below:
         if documents in (None, last):
             will_be_there = will_be_fitted and not is_over_bridge
-            maps = there if will_be_there or there.fit else None
+            maps = there if will_be_there or there.are_fitted else None
         elif is_over_bridge or options.exits == "index":
             raise UserError(f"Exits of an index need one on disk of layer {last}.")
         if maps is None and (is_over_bridge or options.exits == "index"):
@@ -253,7 +253,7 @@ def plan_query(
         source = "given" if options.query_vectors else "bridge"
     searched = document_layer(card, layer, maps) if documents is None else documents
     plan = QueryPlan(model, layer, searched, source, index, maps, options)
-    if plan.mix and not will_be_fitted and not there.fit:
+    if plan.mix and not will_be_fitted and not there.are_fitted:
         raise there.missing
     return plan
 
@@ -296,7 +296,7 @@ def plan_layers(
     if not layers:
         meets_last = documents in ("trained", "last", str(card.layers))
         may_pass_exits = (options.exits or card.exits) != "model" and meets_last
-        exits = will_be_fitted or Maps(index).fit
+        exits = will_be_fitted or Maps(index).are_fitted
         words_alone = not (card.query_layer or last)
         has_words = card.lowest_layer == 0 or (may_pass_exits and exits) or words_alone
         layers = range(0 if has_words else 1, card.query_layer + 1)
@@ -587,7 +587,7 @@ class _Bridge(_Model):
         assert plan.maps is not None, "a bridge lies in the exits of an index"
         model = open_model(plan.options.query_model)
         self._bridge = _checked_words(plan.maps, plan.card.fingerprint)
-        if self._bridge.query_model != encoding_digest(model.card):
+        if self._bridge.query_model != model.card.digest():
             raise UserError(
                 f"The index was not fitted for queries of {model}; m2dr index fit --query-model "
                 "does so."

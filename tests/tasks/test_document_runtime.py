@@ -91,7 +91,7 @@ def test_a_store_says_which_runtime_made_it_and_exits_are_fitted_on_its_states(
 ) -> None:
     (runtime,) = {store_of(whole, layer).manifest.runtime for layer in (2, 4)}
     assert runtime.startswith(OPENVINO)
-    assert Maps(IndexFolder.holding(store_of(whole).folder)).fit
+    assert Maps(IndexFolder.holding(store_of(whole).folder)).are_fitted
 
 
 def test_an_interrupted_encoding_goes_on_in_its_runtime_and_ends_with_the_same_bytes(

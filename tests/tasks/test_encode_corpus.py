@@ -230,14 +230,14 @@ def test_words_follow_documents_and_exits_stay(
     asked = ask(layers=(4,), exits=True)
     index_corpus(asked)
     maps = Maps(IndexFolder.holding(store_of(asked).folder))
-    assert maps.fit
+    assert maps.are_fitted
     exits = maps.folder
     before = (exits / "exits.safetensors").read_bytes()
     change(asked.corpus, some)
 
     index_corpus(asked)
 
-    assert maps.fit
+    assert maps.are_fitted
     assert (exits / "exits.safetensors").read_bytes() == before
     assert "words fitted to the documents of now" in capfd.readouterr().err
     assert not maps.is_old()

@@ -13,7 +13,7 @@ from world import WORDS, make_model
 
 import m2dr
 from m2dr.core.requests import FitIndexRequest
-from m2dr.index.bm25 import BM25, Bm25
+from m2dr.index.bm25 import Bm25
 from m2dr.index.store import open_store
 from m2dr.model.words import REST, WordTable
 from m2dr.tasks.indexing.fit_index import fit_index
@@ -90,7 +90,7 @@ def test_shares_are_those_of_the_formula(place: Path, similarity: str) -> None:
     query = "Read reads the file file"
     home = index.resolved.index.path
     table, store = WordTable.open(home / "exits"), open_store(home / "layer-04")
-    bm25 = Bm25.open(home / BM25, store.docids)
+    bm25 = Bm25.open(index.resolved.index.bm25, store.docids)
     assert bm25 is not None
     vectors = {}
     for stem, count in (("read", 2), ("the", 1), ("file", 2)):

@@ -16,7 +16,7 @@ from m2dr.core.requests import Bm25Request, EvaluateRequest, IndexRequest, Searc
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.grid import read_provenance
 from m2dr.evaluation.runs import read_run
-from m2dr.index.bm25 import BM25, Bm25
+from m2dr.index.bm25 import Bm25
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing.index import index_corpus
@@ -82,7 +82,7 @@ def test_hits_have_the_sum_of_both_scores(
 
 
 def test_words_follow_the_documents(index: m2dr.Index) -> None:
-    (path,) = Path("indexes").rglob(BM25)
+    (path,) = Path("indexes").rglob("bm25.safetensors")
     before, built = path.read_bytes(), path.stat().st_mtime_ns
     rare = [{"id": "new", "text": "zebras"}]
 

@@ -24,7 +24,7 @@ from m2dr.core.requests import (
     QueryOptions,
     SearchRequest,
 )
-from m2dr.index.bm25 import BM25, Bm25
+from m2dr.index.bm25 import Bm25
 from m2dr.index.exit_files import Maps, ShortFile
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import open_store
@@ -168,10 +168,10 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
     folder = folder_of(request)
     record, maps = folder / EXITS_FILE, maps_of(request)
     whole = record.read_text()
-    assert maps.fit
+    assert maps.are_fitted
 
     change(record, corpus="another")
-    assert not maps.fit
+    assert not maps.are_fitted
     with pytest.raises(UserError, match="no exits"):
         Searcher(replace(search_of(request), exits="index"))
     record.write_text(whole)
@@ -184,7 +184,7 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
         fit_index(replace(fit_of(request), overwrite=True))
     index_corpus(replace(request, overwrite=True, exits=False))
     record.write_text(whole)
-    assert not maps.fit
+    assert not maps.are_fitted
 
 
 @pytest.mark.parametrize("language", ["", "german", "none"])
@@ -292,7 +292,7 @@ def test_another_language_is_refused_until_a_fit_replaces_the_words(
         index_corpus(german)  # which would fit none
     fit_index(replace(again, overwrite=True))
     home = folder_of(request).parent
-    words = Bm25.open(home / BM25, open_store(home / "layer-04").docids)
+    words = Bm25.open(IndexFolder(home).bm25, open_store(home / "layer-04").docids)
     assert words is not None
     assert words.language == record_of(request).language == "german"
     index_corpus(german)
@@ -446,7 +446,7 @@ def test_exits_are_fitted_as_was_asked_before_where_nothing_is_named(
     index_corpus(long("broken", queries=None, shard_rows=None))
 
     assert {path.name: path.read_bytes() for path in folder_of(broken).iterdir()} == expected
-    stems = [(folder_of(each).parent / BM25).read_bytes() for each in (whole, broken)]
+    stems = [maps_of(each).index.bm25.read_bytes() for each in (whole, broken)]
     assert stems[0] == stems[1]
     fit_index(replace(fit_of(whole), overwrite=True))
     fit = record_of(whole)

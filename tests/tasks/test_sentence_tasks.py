@@ -279,6 +279,7 @@ def test_fits_that_did_not_converge_are_told_once_with_their_cuts(
 
     told = [note for note in notes(1) if "converge" in note]
     assert told == [
-        "2 of 2 fits did not converge in 1 iteration, at L1D8, L4D8; --iterations raises the limit"
+        "2 of 2 fits of words did not converge in 1 iteration, at L1D8, L4D8; "
+        "--iterations raises the limit"
     ]
     assert not any("converge" in note for note in notes(10_000))

@@ -32,7 +32,7 @@ class GridPlans:
     @property
     def maps(self) -> Maps | None:
         """The exits, once they are fitted."""
-        return Maps(self.index) if self.has_exits and Maps(self.index).fit else None
+        return Maps(self.index) if self.has_exits and Maps(self.index).are_fitted else None
 
 
 def grid_plans(request: EvaluateRequest, name: str, dataset: Dataset) -> GridPlans:
@@ -60,7 +60,7 @@ def grid_plans(request: EvaluateRequest, name: str, dataset: Dataset) -> GridPla
     meets_last = request.documents in ("trained", "last", str(card.layers))
     will_be_fitted = will_be_fitted and meets_last and exits != "model"
     plans = plan_layers(request, model, index, request.layers, request.documents, will_be_fitted)
-    fitted = will_be_fitted or Maps(index).fit
+    fitted = will_be_fitted or Maps(index).are_fitted
     applies = meets_last and exits != "model"
     return GridPlans(plans, index, fitted and (applies or bool(request.query_mix)))
 

@@ -296,8 +296,8 @@ def _classification(
             return cells, ()
         cuts = ", ".join(str(cut) for cut, count in unfinished.items() if count)
         limit = f"did not converge in {counted(request.iterations, 'iterations')}"
-        told = f"{sum(unfinished.values())} of {counted(fits, 'fits')} {limit}, at {cuts}"
-        return cells, (f"{told}; --iterations raises the limit",)
+        told = f"{sum(unfinished.values())} of {counted(fits, 'fits')} of {labelled.name} {limit}"
+        return cells, (f"{told}, at {cuts}; --iterations raises the limit",)
 
     return SentenceTask(
         labelled.name,

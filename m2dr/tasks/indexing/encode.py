@@ -30,7 +30,7 @@ from m2dr.core.requests import SHARD_ROWS, IndexRequest, QueryLog, of_queries
 from m2dr.data.dataset import Dataset, saying_what_is_left_out
 from m2dr.data.tokens import Ragged
 from m2dr.index import exit_files
-from m2dr.index.exit_files import ASKED_FILE, FitOptions, Maps, encoding_digest
+from m2dr.index.exit_files import ASKED_FILE, FitOptions, Maps
 from m2dr.index.faiss import rebuild_indexes
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.folder import SYNCING, IndexFolder
@@ -82,7 +82,7 @@ class EncodingJob:
     device: str
     dtype: str
     stores: tuple[PlannedStore, ...]  # one per layer, with shards of the same rows
-    exits: Path | None = None  # folder of the exits that are fitted on some of the documents
+    keeps_states: bool = False  # of some documents, to which maps are fitted
     runtime: str = "torch"  # what multiplies: torch, openvino, or auto until it is chosen
     copies: bool = False  # whether unchanged vectors are copied from the stores of the index
 
@@ -95,7 +95,7 @@ class EncodingJob:
     def encoding(self) -> str:
         """Digest of what determines the states of a text, --dtype and --runtime included."""
         runtime = "" if self.runtime == "torch" else f" {self.runtime}"
-        return encoding_digest(self.stores[0][1].label, self.dtype + runtime)
+        return self.stores[0][1].label.digest(self.dtype + runtime)
 
     @property
     def source(self) -> DocumentSource:
@@ -219,7 +219,7 @@ class ShardEncoder:
         encoder, pad_id = self._encoder, self._tokenizer.pad_id
         vectors, states = np.empty((len(layers), 0, encoder.card.width), np.float32), None
         sampled = self.job.sampled(texts.number)
-        if self.job.exits and sampled.size and encoder.card.layers in layers:
+        if self.job.keeps_states and sampled.size and encoder.card.layers in layers:
             vectors, sampled_states = embed_tokens_and_states(
                 encoder, texts.rows, pad_id, layers, sampled, advance, texts.contents
             )
@@ -239,8 +239,8 @@ class ShardEncoder:
         states: exit_files.StateFile | None,
     ) -> WrittenShard:
         size = 0
-        if states and self.job.exits:  # first, so that every recorded shard has its states
-            states.write(self.job.exits, texts.number)
+        if states:  # first, so that every recorded shard has its states
+            states.write(self.job.index.exits, texts.number)
         for store, rows in zip(stores, vectors, strict=True):
             copied = None
             if old_store := self._before.get(store.folder):
@@ -325,9 +325,10 @@ def encode_stores(
             raise UserError(f"{told}, with --queries too.")
         if not index.is_begun:
             say(told)
-    folder = maps.folder if maps and exits else None
     count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
-    job = EncodingJob(corpus, count, model, index, device, dtype, stores, folder, request.runtime)
+    job = EncodingJob(
+        corpus, count, model, index, device, dtype, stores, bool(maps and exits), request.runtime
+    )
     rows = CorpusRows.of(dataset) if index.is_begun and not request.overwrite else None
     with index.lock():
         index.end_sync()
@@ -342,7 +343,7 @@ def encode_stores(
         for path, plan in stores:
             _refuse_other(path, plan, request.dtype)
         if rows and not all(rows.digest.is_of(store.manifest) for store in index.stores()):
-            _sync(replace(job, exits=None), dataset, rows, request.workers, request.backend)
+            _sync(replace(job, keeps_states=False), dataset, rows, request.workers, request.backend)
         shutil.rmtree(index.new.path, ignore_errors=True)  # the corpus is what it was
         job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
         _note_asked(request, job, stores[-1][0])
@@ -363,10 +364,10 @@ def _as_begun(request: IndexRequest, plans: Mapping[Path, StorePlan]) -> Iterato
 
 def _note_asked(request: IndexRequest, job: EncodingJob, store: Path) -> None:
     """Write what exits of a store that is not finished are asked for, which a resume goes by."""
-    if job.exits and not (store / STORE).exists():
+    if job.keeps_states and not (store / STORE).exists():
         asked = asked_of(request, request.language, FitOptions.before(job.index))
-        job.exits.mkdir(parents=True, exist_ok=True)
-        write_record(job.exits / ASKED_FILE, asked)
+        job.index.exits.mkdir(parents=True, exist_ok=True)
+        write_record(job.index.exits / ASKED_FILE, asked)
 
 
 def asked_of(log: QueryLog, language: str, before: FitOptions) -> FitOptions:
@@ -495,7 +496,7 @@ def _sync(job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, back
     for store in before:
         (new.layer(store.layer) / COPIED).unlink(missing_ok=True)
         rebuild_indexes(store.folder, new.store(store.layer))
-    if Maps(index).fit:
+    if Maps(index).are_fitted:
         _keep_maps(Maps(index), Maps(new).folder)
     index.swap_in()
 

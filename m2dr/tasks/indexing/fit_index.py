@@ -36,7 +36,7 @@ from m2dr.evaluation.measures import measure
 from m2dr.index import exit_files
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
-from m2dr.index.exit_files import NO_SHORT_TEXTS, FitOptions, Maps, ShortFile, encoding_digest
+from m2dr.index.exit_files import NO_SHORT_TEXTS, FitOptions, Maps, ShortFile
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
@@ -96,13 +96,13 @@ def fit_encoded(
         log: of queries.
     """
     maps = Maps(job.index)
-    if maps.fit:
+    if maps.are_fitted:
         exit_files.forget_states(maps.folder)
         remove_stale_lock(maps.folder)
     elif any(maps.folder.glob("states-*")):
         asked = asked_of(log, language, FitOptions.before(job.index))
         _fit(job, dataset, store, asked)
-    if maps.fit and not maps.record.unrelated:
+    if maps.are_fitted and not maps.record.unrelated:
         measure_unrelated(job.model, dataset, store, maps, job.device, job.dtype)
 
 
@@ -167,7 +167,7 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     checkpoint.refuse_ended(model)
     index = IndexFolder.of(request.root, dataset.name, card.fingerprint)
     store, maps = index.store(card.layers), Maps(index)
-    fitted = not request.overwrite and maps.fit
+    fitted = not request.overwrite and maps.are_fitted
     if fitted:
         refuse_other_fit(maps, request, request.language)
     outdated = fitted and maps.is_old()
@@ -187,7 +187,7 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
         request.device,
         request.dtype,
         ((store.folder, store.manifest.plan),),
-        maps.folder,
+        True,
         store.manifest.runtime,
     )
     if not CorpusDigest.of(dataset).is_of(store.manifest):
@@ -227,7 +227,7 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, maps: Maps
             head = fit_head(ours, none, theirs - theirs.mean(axis=0), held_out(len(rows)))
         except ValueError as error:
             raise unfit([store.manifest.corpus], error) from error
-        model = encoding_digest(encoder.model.card)
+        model = encoder.model.card.digest()
         words = replace(words, bridge=head.weight.T, query_model=model)
         judges = np.flatnonzero(held_out(len(rows)))
         judges = judges[exit_files.sampled_rows(len(judges), MOST_SPANS)]
@@ -425,7 +425,7 @@ def _write(
         label.fingerprint,
         texts,
         fit,
-        encoding_digest(label),
+        label.digest(),
         dtype,
         exits_texts=texts,
     )

@@ -145,7 +145,7 @@ def _fit_words(request: ImportRequest, index: IndexFolder) -> None:
     from m2dr.tasks.indexing.encode import refuse_other_fit
     from m2dr.tasks.indexing.fit_index import fit_index
 
-    if Maps(index).fit:
+    if Maps(index).are_fitted:
         refuse_other_fit(Maps(index), request)
         return
     fit_index(

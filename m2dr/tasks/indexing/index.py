@@ -129,7 +129,7 @@ def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) ->
     """Return a finished store per layer, as `encode_stores`; fit exits on the last if asked."""
     fits_exits = request.exits and not model.last_layer_has_exit
     job, dataset, stores = encode_stores(request, model, layers, fits_exits)
-    if job.exits:
+    if job.keeps_states:
         fit_encoded(
             replace(
                 job,

@@ -452,7 +452,7 @@ class Searcher:
         plan, index = self.plan, self.resolved.index
         if any(blend.weights.values()) or plan.source == "bridge":
             raise UserError(f"{asked} is of scores by one model's vectors alone; give a number.")
-        maps = Maps(index) if Maps(index).fit else None
+        maps = Maps(index) if Maps(index).are_fitted else None
         meets_last = self.documents.layer == plan.card.layers and (plan.maps or plan.is_as_trained)
         score = unrelated_score(maps, asked, self.cut.layer, self.cut.dim) if meets_last else None
         if score is None:
