@@ -80,7 +80,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Real collections, where this machine has them."""
-    folder = Path(os.environ.get("M2DR_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    folder = Path(os.environ.get("M2DR_DATA") or Path(__file__).parents[2] / "shared" / "data")
     if not folder.is_dir():
         pytest.skip(f"There is no real data in {folder}; set M2DR_DATA to have this tested.")
     return folder
