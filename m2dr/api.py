@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core.commands import COMMANDS
-from m2dr.core.errors import Interrupted, UserError, counted, missing_told
+from m2dr.core.errors import Interrupted, UserError, counted, missing_told, require
 from m2dr.core.option import Option, option_of
 from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
@@ -273,6 +273,7 @@ class EvaluatedGrid(Grid):
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a row per cut: layer, dim, code where there are several, and the measures."""
+        require("pandas")
         import pandas
 
         coded = self.codes != (F32,)

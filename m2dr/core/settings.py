@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from m2dr.core import variants
-from m2dr.core.errors import UserError, nearest
+from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.option import Option, option, option_of
 from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity, paired
 
@@ -103,6 +104,8 @@ class RunSettings:
         for name in self.reporters:
             if name not in REPORTERS:
                 yield f"report_to has {name!r} ({nearest(name, [*REPORTERS, 'none'])})"
+            elif find_spec(name) is None:
+                yield f"report_to has {name!r}, and {missing(name)}"
         if self.steps == 0 and self.epochs == 0:
             yield "steps or epochs must be above 0"
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from m2dr.core.errors import UserError, missing
+from m2dr.core.errors import UserError, require
 
 Handle = Any  # a faiss.Index, which has no type stubs
 
@@ -29,10 +29,9 @@ def load_faiss() -> Any:
     Raises:
         UserError: it is not installed.
     """
-    try:
-        import faiss
-    except ImportError as error:
-        raise missing("FAISS", "cpu") from error
+    require("faiss")
+    import faiss
+
     # FAISS scores small batches one vector at a time; BLAS takes 100 queries 13 times as fast. One
     # query alone is a product of a matrix and a vector: there BLAS only adds the threads' waiting.
     faiss.cvar.distance_compute_blas_threshold = 2

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from m2dr.core.arrays import Floats
-from m2dr.core.errors import UserError, missing, nearest
+from m2dr.core.errors import UserError, nearest, require
 from m2dr.core.files import parse_record, record_table
 from m2dr.core.records import DIGITS, Cut, Label
 from m2dr.index.filters import FIELDS, Filter, field_kinds, field_types
@@ -61,7 +61,8 @@ def in_milvus(index: str) -> bool:
 
 
 def check_milvus_engine(name: str) -> None:
-    """Raise UserError unless `name` is a row of MILVUS_ENGINES."""
+    """Raise UserError unless `name` is a row of MILVUS_ENGINES and pymilvus is installed."""
+    require("pymilvus")
     if name not in MILVUS_ENGINES:
         raise UserError(f"There is no engine {name!r} for Milvus. {nearest(name, MILVUS_ENGINES)}")
 
@@ -127,10 +128,9 @@ class Server:
             )
         if local and not (Path(uri).parent.is_dir() if create else Path(uri).exists()):
             raise UserError(f"There is no Milvus Lite file {self._where}.")
-        try:
-            import pymilvus
-        except ImportError as error:
-            raise missing("pymilvus", "milvus") from error
+        require("pymilvus")
+        import pymilvus
+
         self.library: Any = pymilvus
         token = token or os.environ.get(TOKEN, "")
         for left in reversed(range(ATTEMPTS if local else 1)):

@@ -139,7 +139,7 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
         UserError: mteb is not installed, a task is unknown, its data cannot be loaded, or the
             model has no such cut.
     """
-    require("mteb", "mteb", "mteb")  # whose import takes ten seconds
+    require("mteb")  # whose import takes ten seconds
     model = request.model or newest_model()
     card = read_card(model)
     layers, dims = request.layers or (card.full.layer,), request.dims or (card.full.dim,)

@@ -30,7 +30,7 @@ from torch.export import Dim, ExportedProgram
 from torch.nn.functional import normalize
 
 from m2dr.core.arrays import Float32, Int64
-from m2dr.core.errors import UserError, missing, nearest
+from m2dr.core.errors import UserError, nearest, require
 from m2dr.core.files import error_summary, json_sha256, sha256_of
 from m2dr.core.progress import say
 from m2dr.core.records import ModelCard
@@ -73,9 +73,7 @@ class RuntimeKind:
 
     def require(self, device: str = "cpu", dtype: str = "fp32") -> None:
         """Raise UserError where it is not installed, or lacks the device or dtype."""
-        for package in self.packages:
-            if find_spec(package) is None:
-                raise missing(package, self.name)
+        require(*self.packages)
         if device not in ("auto", "cpu"):
             raise UserError(f"--runtime {self.name} runs on the CPU, not on {device}.")
         if dtype not in ("auto", *self.dtypes):

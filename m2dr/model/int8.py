@@ -15,14 +15,13 @@ import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from timeit import repeat
 
 import numpy as np
 
 from m2dr.core.arrays import Float32, Int64
-from m2dr.core.errors import UserError, counted, missing
+from m2dr.core.errors import UserError, counted, require
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import say
 from m2dr.core.records import Side
@@ -66,8 +65,7 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
             texts, or the vectors are not like those of fp32.
     """
     begun = time.monotonic()
-    if find_spec("nncf") is None:
-        raise missing("nncf", OPENVINO)
+    require("nncf")
     if len(texts) < LEAST_DOCUMENTS:
         raise UserError(
             f"int8 is calibrated on {LEAST_DOCUMENTS} documents at least; there are {len(texts)}."

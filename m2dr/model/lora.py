@@ -27,7 +27,7 @@ def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int 
     Raises:
         UserError: peft is not installed.
     """
-    require("peft", "peft", "lora")
+    require("peft")
     from peft import LoraConfig, inject_adapter_in_model
 
     transformer = encoder.transformer

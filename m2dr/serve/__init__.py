@@ -2,5 +2,4 @@
 
 from m2dr.core.errors import require
 
-for _name in ("fastapi", "uvicorn", "prometheus_client"):
-    require(_name, _name, "serve")
+require("fastapi", "uvicorn", "prometheus_client")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from m2dr.core.arrays import Float32
-from m2dr.core.errors import UserError, nearest
+from m2dr.core.errors import UserError, nearest, require
 from m2dr.core.files import cache_folder, read_json
 from m2dr.core.progress import Advance, progress
 from m2dr.core.records import Cut, Document, ModelCard, Side
@@ -103,6 +103,8 @@ class Encoder:
         Raises:
             UserError: no such model, or it has no such layer or dim, or reads no such length.
         """
+        if dtype == "int8":
+            require("openvino", "nncf")
         self.name = str(fspath(name))
         self.model = open_model(self.name, query_length, document_length)
         full = self.card.full

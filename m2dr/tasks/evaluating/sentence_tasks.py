@@ -149,7 +149,7 @@ def evaluate_classification(request: ClassificationRequest) -> TaskReport:
         UserError: scikit-learn is absent, a task is unknown or malformed, or an encoder lacks a
             cut; before any weight is loaded.
     """
-    require("sklearn", "scikit-learn", "tasks")
+    require("sklearn")
     what = "a folder of train.csv and test.csv, a file of labelled texts with a column of splits"
 
     def opened(name: str) -> SentenceTask:

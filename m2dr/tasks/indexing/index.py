@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.errors import Interrupted, UserError, counted, require
 from m2dr.core.files import TEMPORARY_SUFFIX, atomic_path, lock_file, remove_files
 from m2dr.core.files import sync as sync_folder
 from m2dr.core.progress import progress
@@ -24,6 +24,7 @@ from m2dr.index.manifest import IndexManifest
 from m2dr.index.milvus import PushResult, Server, check_milvus_engine, push
 from m2dr.index.store import Store
 from m2dr.model.checkpoint import Model, open_model
+from m2dr.model.graphs import require_runtime
 from m2dr.tasks.corpus import (
     CHANGED,
     distinct,
@@ -94,6 +95,11 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
         UserError: there is no such model, layer, dim or engine.
     """
     name = request.model or _model_for(request)
+    require_runtime(request.runtime)
+    if request.dtype == "int8":
+        require("openvino", "nncf")
+    if request.backend == "ray":
+        require("ray")
     model = open_model(name, request.query_length, request.document_length)
     card = model.card
     read_log(request.queries, request.query_weight)  # before anything is encoded

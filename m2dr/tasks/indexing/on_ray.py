@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from m2dr.core.errors import UserError, missing
+from m2dr.core.errors import UserError, require
 from m2dr.model.devices import use_threads
 from m2dr.tasks.indexing.workers import Shard, Work
 
@@ -70,10 +70,9 @@ def _run(
 @contextmanager
 def _ray() -> Iterator[Any]:
     """Join the Ray cluster at RAY_ADDRESS, or start one on this machine; leave it at the end."""
-    try:
-        import ray
-    except ImportError as error:
-        raise missing("ray", "ray") from error
+    require("ray")
+    import ray
+
     if ray.is_initialized():
         yield ray
         return

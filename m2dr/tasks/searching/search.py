@@ -16,7 +16,7 @@ import numpy as np
 
 from m2dr.core import requests
 from m2dr.core.arrays import Float32
-from m2dr.core.errors import UserError, counted, nearest, sentence_of
+from m2dr.core.errors import UserError, counted, nearest, require, sentence_of
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run, Value
 from m2dr.core.settings import request_of
@@ -365,6 +365,7 @@ class Answer(Sequence[Hit]):
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a row per hit: rank, docid, score, and both scores of a hybrid."""
+        require("pandas")
         import pandas
 
         names = ["rank", "docid", "score"]
