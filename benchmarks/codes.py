@@ -30,7 +30,7 @@ from m2dr.index.codes import CODES
 from m2dr.index.engines import ENGINES, empty_index, train_index
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.vectors import prefixes
-from m2dr.training.linear_fit import fit_rotation
+from m2dr.maps.exits import fit_rotation
 
 MEASURE = "nDCG@10"
 DIMS = (384, 256, 128, 64)

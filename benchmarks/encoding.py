@@ -31,14 +31,14 @@ from timing import Rivals, Times, in_turn, peak_memory, ratios, spread, table_he
 from m2dr.core.files import cache_folder
 from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.data.tokens import Ragged, buckets
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import open_model, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
+from m2dr.model.embed import embed_texts, embed_tokens, tokens_per_batch
 from m2dr.model.encoder import Encoder
 from m2dr.model.graphs import OPENVINO, DocumentSource
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.embed import embed_texts, embed_tokens, tokens_per_batch
+from m2dr.model.tokens import Ragged, buckets
 from m2dr.tasks.indexing.index import encode_corpus
 
 PEER_BATCH = 512  # texts, of a peer that has a GPU to fill

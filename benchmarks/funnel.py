@@ -19,7 +19,7 @@ from m2dr.index.exact import ExactIndex
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
-from m2dr.tasks.embed import embed_texts
+from m2dr.model.embed import embed_texts
 
 USUAL = (
     "32:1000,384",

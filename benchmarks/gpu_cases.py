@@ -27,14 +27,14 @@ from timing import in_turn, peak_memory, timed
 
 from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
-from m2dr.data.tokens import Ragged, buckets
 from m2dr.index.exact import ExactIndex, grid_top_k
 from m2dr.index.faiss import GPU_DEPTH, build_index, on_gpu, open_index
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
+from m2dr.model.embed import embed_tokens, tokens_per_batch
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.embed import embed_tokens, tokens_per_batch
+from m2dr.model.tokens import Ragged, buckets
 from m2dr.training.losses import compressed_all
 
 Row = dict[str, Any]

@@ -22,10 +22,10 @@ from m2dr.core.records import Document
 from m2dr.data.loaders import open_dataset
 from m2dr.index.bm25 import HYBRID_DEPTH, Bm25, blended
 from m2dr.index.store import open_store
+from m2dr.maps.fit import SPAN_WORDS
 from m2dr.model.words import unit_rows
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.searching.search import store_of
-from m2dr.tasks.training.fit import SPAN_WORDS
 
 WEIGHTS = [tenth / 10 for tenth in range(11)]
 JUDGES, QUERIES, K = 400, 600, 10  # short texts, queries of a split, documents of a ranking

@@ -75,10 +75,10 @@ def speed(asked: argparse.Namespace) -> None:
     from m2dr.core.files import cache_folder
     from m2dr.data.loaders import open_dataset
     from m2dr.model.checkpoint import load, open_model, read_card
+    from m2dr.model.embed import embed_texts
     from m2dr.model.graphs import DocumentSource
     from m2dr.model.int8 import product_rate, quantized
     from m2dr.model.tokenizer import tokenize
-    from m2dr.tasks.embed import embed_texts
 
     model = asked.model or built_in()
     every = [each.content for each in open_dataset(str(asked.data / "beir/scifact")).documents()]

@@ -28,8 +28,8 @@ from timing import ratios, table_head, table_row, timed
 
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import export_cut, load, open_model, read_card
+from m2dr.model.embed import embed_texts
 from m2dr.model.graphs import RUNTIMES
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.query import QueryEncoder, open_queries, plan_of_model
 
 Way = Callable[[str], Any]  # a query to scores and rows, or to its vector

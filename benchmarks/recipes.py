@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from m2dr.core.records import Document, Judgement, ModelCard, Query
+from m2dr.core.records import Document, Judgement, ModelCard, Query, default_dims
 from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.sentences import open_sentences
@@ -30,12 +30,13 @@ from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
+from m2dr.maps.fit import fit_maps
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.models import default_dims, fitted_cuts
+from m2dr.model.embed import embed_texts
+from m2dr.tasks.models import fitted_cuts
 from m2dr.tasks.query import document_layer
-from m2dr.tasks.training.fit import fit_texts, fit_texts_now
+from m2dr.tasks.training.fit import fit_texts
 from m2dr.tasks.training.train import train
 
 Settings = dict[str, Any]
@@ -293,7 +294,7 @@ def fit_on(corpus: str, texts: int, seed: int, folder: Path) -> tuple[Path, floa
     encoder, tokenizer = checkpoint.load("minilm", device="auto")
     encoder.card = _as_budgeted(encoder.card)
     begun, chosen = time.monotonic(), fit_texts(corpus, texts, seed)
-    record = fit_texts_now(encoder, tokenizer, chosen, seed, "learned")
+    record = fit_maps(encoder, tokenizer, chosen, seed, "learned")
     seconds = time.monotonic() - begun
     cuts = fitted_cuts(encoder.card)
     card = replace(encoder.card, variant="fitted", cuts=cuts, documents="last", fit=record)
@@ -414,7 +415,7 @@ def budgets(arguments: argparse.Namespace) -> None:
             for texts, searched in parts:
                 encoder, tokenizer = checkpoint.load(model, device="auto")
                 begun, chosen = time.monotonic(), fit_texts(texts, MOST, seed)
-                record = fit_texts_now(encoder, tokenizer, chosen, seed, "learned")
+                record = fit_maps(encoder, tokenizer, chosen, seed, "learned")
                 seconds += time.monotonic() - begun
                 card = trained or encoder.card
                 cuts = fitted_cuts(encoder.card)

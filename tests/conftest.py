@@ -66,7 +66,7 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def exits_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit exits on any number of documents in this process, as on many."""
-    for module in ("index.exit_files", "tasks.evaluating.plans"):
+    for module in ("maps.files", "tasks.evaluating.plans"):
         monkeypatch.setattr(f"m2dr.{module}.FEWEST_DOCUMENTS", 1)
 
 

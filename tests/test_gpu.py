@@ -20,13 +20,13 @@ from m2dr.core.records import Label
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.core.variants import VARIANTS
-from m2dr.data.tokens import Ragged
 from m2dr.index.exact import ExactIndex, grid_top_k
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
-from m2dr.tasks.embed import embed_tokens
+from m2dr.model.embed import embed_tokens
+from m2dr.model.tokens import Ragged
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import Searcher
 from m2dr.tasks.training.train import Setup, prepare, train

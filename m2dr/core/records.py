@@ -69,6 +69,16 @@ def is_ready(cut: Cut, cuts: Iterable[Cut]) -> bool:
     return bool(dims) and min(dims) <= cut.dim <= max(dims)
 
 
+def default_dims(width: int) -> tuple[int, ...]:
+    """Return the powers of two from 8 to below the full width, and the full width.
+
+    >>> default_dims(384)
+    (8, 16, 32, 64, 128, 256, 384)
+    """
+    powers = [2**n for n in range(3, width.bit_length()) if 2**n < width]
+    return (*powers, width)
+
+
 Side = Literal["query", "document"]  # decides the prefix and the length of a text
 Value = str | int | float | bool | list[Any]  # of a field, of the type that its file gives it
 Fields = tuple[tuple[str, Value], ...]  # names and values; each name once

@@ -2,7 +2,7 @@
 
 indexes/<corpus>/<model fingerprint>/
     layer-06/       a store, and its engines: index/manifest.py
-    exits/          maps of queries: index/exit_files.py
+    exits/          maps of queries: maps/files.py
     bm25.safetensors
     int8/           the graph that encoded documents in int8
     card.json, rotation.f32     of vectors that somebody else made

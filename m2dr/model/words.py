@@ -1,7 +1,7 @@
 """Words as a query encoder that runs no layer: a vector per word of a corpus, without torch.
 
 Of a text, each word counts √(its number) · its weight; the row of these numbers, scaled to length
-one, times the table is the vector. How tables are fitted: m2dr/training/words.py.
+one, times the table is the vector. How tables are fitted: m2dr/maps/words.py.
 """
 
 import json

@@ -19,16 +19,16 @@ from prometheus_client import generate_latest as as_prometheus
 
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.progress import say
-from m2dr.core.records import Cut, Document, Ranking, Side
+from m2dr.core.records import Cut, Document, Ranking, Side, default_dims
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluation.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluation.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
-from m2dr.index.exit_files import Maps
 from m2dr.index.filters import FIELDS, field_names, field_types
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.vectors import prefixes
+from m2dr.maps.files import Maps
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
-from m2dr.tasks.models import default_dims, names_of
+from m2dr.tasks.models import names_of
 from m2dr.tasks.query import QueryEncoder, QueryEncoders, plan_of_model, suffix_of
 from m2dr.tasks.searching.index_api import Index
 from m2dr.tasks.searching.search import EXACT, Searcher

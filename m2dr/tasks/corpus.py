@@ -30,10 +30,10 @@ from m2dr.data.memory import Columns, Passages, name_of_data
 from m2dr.data.tables import id_of
 from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids, encode_docids
-from m2dr.index.exit_files import FitOptions
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import IMPORTED, StoreManifest
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
+from m2dr.maps.files import FitOptions
 from m2dr.tasks.models import newest_model
 
 CHANGED = "changed-corpus.jsonl"  # beside a corpus.jsonl, which it replaces once it is encoded

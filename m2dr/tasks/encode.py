@@ -13,8 +13,8 @@ from m2dr.core.records import Cut, Side
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import EncodeRequest, at_cut
 from m2dr.data.loaders import open_texts
-from m2dr.data.tokens import batched
-from m2dr.tasks.embed import AT_ONCE
+from m2dr.model.embed import AT_ONCE
+from m2dr.model.tokens import batched
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.models import newest_model
 

@@ -30,10 +30,10 @@ from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, ow
 from m2dr.data.tables import id_of, optional, rows_of
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import open_model
+from m2dr.model.embed import AT_ONCE, embed_tokens
 from m2dr.model.hub import find_folder
 from m2dr.model.st_folder import MODEL_SETTINGS, SIDES, default_prompt_name
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.embed import AT_ONCE, embed_tokens
 from m2dr.tasks.models import device_name, dtype_name, names_of
 from m2dr.tasks.query import document_layer, open_queries, plan_of_model
 

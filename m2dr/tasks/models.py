@@ -5,10 +5,10 @@ from pathlib import Path
 
 from m2dr.core.errors import UserError
 from m2dr.core.progress import say
-from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard
+from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard, default_dims
 from m2dr.core.requests import MODELS
-from m2dr.index.exit_files import Maps
 from m2dr.index.folder import IndexFolder
+from m2dr.maps.files import Maps
 from m2dr.model.checkpoint import Model, read_card, read_card_file
 from m2dr.model.hub import BUILT_IN, CARD, find_folder
 
@@ -72,16 +72,6 @@ def words_of_index(index: IndexFolder) -> Model | None:
         cuts=label.cuts, temperature=1.0, **vars(label.encoding),
     )  # fmt: skip
     return Model(label.model, index.path, card)
-
-
-def default_dims(width: int) -> tuple[int, ...]:
-    """Return the powers of two from 8 to below the full width, and the full width.
-
-    >>> default_dims(384)
-    (8, 16, 32, 64, 128, 256, 384)
-    """
-    powers = [2**n for n in range(3, width.bit_length()) if 2**n < width]
-    return (*powers, width)
 
 
 def document_layers(card: ModelCard) -> tuple[int, ...]:

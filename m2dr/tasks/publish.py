@@ -30,12 +30,14 @@ from m2dr.core.requests import (
 from m2dr.core.settings import FitSettings
 from m2dr.evaluation.costs import bytes_per_document
 from m2dr.evaluation.grid import GRID, by_code
-from m2dr.index.exit_files import sampled_rows
 from m2dr.index.vectors import prefixes
+from m2dr.maps.files import sampled_rows
+from m2dr.maps.fit import drop_exits, fit_maps
 from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device
+from m2dr.model.embed import embed_texts
 from m2dr.model.encoder import Encoder, parameters_of
 from m2dr.model.export import (
     CutModel,
@@ -55,12 +57,11 @@ from m2dr.model.hub import (
 )
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.evaluating.figures import ModelResult, read_results
 from m2dr.tasks.indexing.certificate import best_ten, reciprocal_rank
 from m2dr.tasks.indexing.unrelated import span_of
 from m2dr.tasks.models import names_of, newest_model
-from m2dr.tasks.training.fit import MOST_TEXTS, drop_exits, fit_texts, fit_texts_now
+from m2dr.tasks.training.fit import MOST_TEXTS, fit_texts
 from m2dr.tasks.training.run_folder import TRAINING_SETTINGS
 
 MAIN = "main"  # the branch of a new repository
@@ -180,16 +181,15 @@ def _without_words(corpus: str, cut: CutModel, model: Model) -> tuple[CutModel, 
     device = choose_training_device(FitSettings.device)
     encoder, tokenizer = checkpoint.load(model, device=device)
     texts, seed = fit_texts(corpus, MOST_TEXTS, FitSettings.seed), FitSettings.seed
-    rows = sampled_rows(len(texts), _AMONG).tolist()
-    read = (pair for row in rows for pair in texts.read(row, row + 1))
-    among = [text for side, text in read if side == "document"]
+    rows = sampled_rows(len(texts.texts), _AMONG).tolist()
+    among = [text for side, text in map(texts.texts.__getitem__, rows) if side == "document"]
     drop_exits(encoder)
     documents = embed_texts(encoder, tokenizer, among, "document", [model.card.layers])[0]
     ranks = []
     # Fitted with words too: what the given exit finds of other texts does not compare.
     for words in (True, False):
         drop_exits(encoder)
-        record = fit_texts_now(encoder, tokenizer, texts, seed, "none", with_words=words)
+        record = fit_maps(encoder, tokenizer, texts, seed, "none", with_words=words)
         ranks.append(_rank_of_pieces(encoder, tokenizer, cut.cut, among, documents))
     if model.card.fit:
         record = replace(record, rotation=model.card.fit.rotation)

@@ -25,14 +25,14 @@ from m2dr.core.files import cache_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard, Side
 from m2dr.core.requests import QueryOptions, of_queries
-from m2dr.data.tokens import buckets, pad
-from m2dr.index.exit_files import Maps
 from m2dr.index.folder import IndexFolder
+from m2dr.maps.files import Maps
 from m2dr.model.checkpoint import Model, check_exits, load, open_model
+from m2dr.model.embed import embed_texts, tokens_per_batch
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import SAMPLE_QUERY, tokenize
+from m2dr.model.tokens import buckets, pad
 from m2dr.model.words import Parts, WordTable, scaled, with_rest
-from m2dr.tasks.embed import embed_texts, tokens_per_batch
 from m2dr.tasks.models import names_of
 
 if TYPE_CHECKING:

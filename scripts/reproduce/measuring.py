@@ -14,11 +14,10 @@ from claims import BELOW, SHALLOW, WHOLE, Evaluation, Kind, Model
 from training import TITLED, Scale, cut_of, has_titles, write
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Cut, ModelCard
+from m2dr.core.records import Cut, ModelCard, default_dims
 from m2dr.core.requests import EvaluateRequest
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.evaluating.evaluate import evaluate
-from m2dr.tasks.models import default_dims
 
 LAYERS = 12  # the last ones, of which ESE reports means
 Values = Mapping[str, Mapping[str, float]]  # measure -> cut -> value

@@ -17,8 +17,8 @@ from m2dr.evaluation.figures import MODELS, dress, head, name_panel, new_figure,
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.embed import embed_texts
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.embed import embed_texts
 
 Floats = NDArray[np.float64]
 ACROSS, SEED = 3, 13

@@ -26,9 +26,9 @@ from m2dr.model.checkpoint import (
     save,
 )
 from m2dr.model.devices import set_dropout
+from m2dr.model.embed import embed_tokens
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD
-from m2dr.tasks.embed import embed_tokens
 from m2dr.tasks.query import open_queries, plan_of_model
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])

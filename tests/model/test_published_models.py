@@ -24,7 +24,7 @@ from world import WORDS, configurations, make_backbone, unigrams
 
 from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model.checkpoint import load
-from m2dr.tasks.embed import embed_texts
+from m2dr.model.embed import embed_texts
 from m2dr.tasks.training.fit import fit
 from m2dr.tasks.training.train import train
 

@@ -31,8 +31,8 @@ from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, open_model, read_card
+from m2dr.model.embed import embed_texts
 from m2dr.model.hub import TRANSFORMER_SETTINGS
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.training.train import train
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from m2dr.core.errors import UserError
+from m2dr.maps.words import ShortTexts, read_words
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.training.words import ShortTexts, read_words
 
 CORPUS = ["Open the file", "close the file", "a list of numbers", "parse a number of the list"]
 UNKNOWN = ["", "?!", "unheard words"]

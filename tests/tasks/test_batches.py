@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from m2dr.core.records import Document, Group, ModelCard, Query, SentencePair
 from m2dr.model.checkpoint import load
+from m2dr.model.embed import embed_texts
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.training import training_data
 from m2dr.tasks.training.training_data import make_batch, make_pair_batch
 from m2dr.training.module import TokenBatch
@@ -171,7 +171,7 @@ def test_batches_change_neither_order_nor_vectors(
     budget: int, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, tokenizer = load(backbone("bert"))
-    monkeypatch.setattr("m2dr.tasks.embed.TOKENS_PER_BATCH", budget)
+    monkeypatch.setattr("m2dr.model.embed.TOKENS_PER_BATCH", budget)
 
     together = embed_texts(encoder, tokenizer, TEXTS, "document", [1, 4])
 

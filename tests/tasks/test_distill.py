@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from world import WORDS
 
 from m2dr.model.checkpoint import load
+from m2dr.model.embed import embed_texts
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.embed import embed_texts
 
 QUERIES, NEGATIVES, T = 40, 3, 2.0
 CUTS = [(layer, dim) for layer in (1, 2, 3, 4) for dim in (8, 32)]

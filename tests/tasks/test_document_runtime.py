@@ -18,10 +18,10 @@ from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.files import read_record
 from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.index.exit_files import Maps
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
+from m2dr.maps.files import Maps
 from m2dr.model.graphs import INT8, OPENVINO, RUNTIMES
 from m2dr.model.words import unit_rows
 from m2dr.tasks.indexing.index import index_corpus
@@ -40,7 +40,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
         patch.setattr("m2dr.model.int8.MOST_LOSS", 1)
         patch.setattr("m2dr.model.int8.LEAST_INT8_COSINE", 0)
         # Exits of few documents, as of many.
-        patch.setattr("m2dr.index.exit_files.FEWEST_DOCUMENTS", 1)
+        patch.setattr("m2dr.maps.files.FEWEST_DOCUMENTS", 1)
         yield
 
 

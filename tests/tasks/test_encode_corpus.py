@@ -17,12 +17,12 @@ from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.files import sha256_of
 from m2dr.core.requests import FitIndexRequest, IndexRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.data.tokens import Ragged
-from m2dr.index.exit_files import Maps
 from m2dr.index.faiss import open_index
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import Store, open_store
+from m2dr.maps.files import Maps
+from m2dr.model.tokens import Ragged
 from m2dr.tasks.indexing import encode as encode_corpus
 from m2dr.tasks.indexing.encode import ShardEncoder
 from m2dr.tasks.indexing.fit_index import fit_index

@@ -20,8 +20,8 @@ from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model import checkpoint, hub
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import open_model, read_card
+from m2dr.model.embed import embed_texts
 from m2dr.model.words import WordTable
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.query import open_queries, plan_of_model
 from m2dr.tasks.training import fit as fit_module
 from m2dr.tasks.training.fit import fit, fit_texts
@@ -102,7 +102,7 @@ def test_an_exit_gives_what_its_regression_gives(
     """Embeddings of held-out texts, in the encoder, have the cosine that the regression reports."""
     model = make_model(tiny_backbone, tmp_path / "model", similarity="cosine")
     fit_record = read_card(fitted(model, sentences, tmp_path / "fitted", dtype="fp32")).fit
-    texts = [text for _, text in fit_texts(str(sentences), 10**6, FitSettings.seed).read(0, 99)]
+    texts = [text for _, text in fit_texts(str(sentences), 10**6, FitSettings.seed).texts]
     encoder, tokenizer = checkpoint.load(tmp_path / "fitted")
     found = embed_texts(encoder, tokenizer, texts[7::8], "document", (1, 2, 3, 4))
     found /= np.linalg.norm(found, axis=-1, keepdims=True)
@@ -132,7 +132,7 @@ def test_a_fit_that_was_killed_is_read_again(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     fitted(tiny_backbone, sentences, whole)
     with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "fit_exits", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(fit_module, "fit_maps", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             fitted(tiny_backbone, sentences, killed)
     assert not (killed / "m2dr.json").exists()

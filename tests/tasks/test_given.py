@@ -27,9 +27,9 @@ from m2dr.core.requests import (
 )
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.grid import read_grid
-from m2dr.index.exit_files import Maps
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import StoreWriter, open_store
+from m2dr.maps.files import Maps
 from m2dr.model import checkpoint
 from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable, unit_rows

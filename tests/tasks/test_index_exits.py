@@ -25,9 +25,10 @@ from m2dr.core.requests import (
     SearchRequest,
 )
 from m2dr.index.bm25 import Bm25
-from m2dr.index.exit_files import Maps, ShortFile
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import open_store
+from m2dr.maps.files import Maps, ShortFile
+from m2dr.maps.log import QUERY_WEIGHT
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.evaluating.evaluate import evaluate
@@ -38,7 +39,6 @@ from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.indexing.unrelated import span_of
 from m2dr.tasks.query import open_queries, plan_query
 from m2dr.tasks.searching.search import Searcher
-from m2dr.tasks.training.fit import QUERY_WEIGHT
 
 pytestmark = pytest.mark.usefixtures("exits_of_few")
 Ask = Callable[..., IndexRequest]
@@ -287,7 +287,7 @@ def test_another_language_is_refused_until_a_fit_replaces_the_words(
     again = replace(fit_of(request), language="german")
     with pytest.raises(UserError, match=told):
         fit_index(replace(again, query_model=request.model))
-    monkeypatch.setattr("m2dr.index.exit_files.FEWEST_DOCUMENTS", 1000)
+    monkeypatch.setattr("m2dr.maps.files.FEWEST_DOCUMENTS", 1000)
     with pytest.raises(UserError, match=told):
         index_corpus(german)  # which would fit none
     fit_index(replace(again, overwrite=True))
@@ -338,7 +338,7 @@ def test_a_log_that_no_exit_would_learn_from_is_refused(
     before = store.read_bytes()
     refused("has exits without", index_corpus, replace(bare, queries=logged.queries))
     assert store.read_bytes() == before  # refused before a document is encoded
-    monkeypatch.setattr("m2dr.index.exit_files.FEWEST_DOCUMENTS", 1000)
+    monkeypatch.setattr("m2dr.maps.files.FEWEST_DOCUMENTS", 1000)
     refused("fewer than 1000", index_corpus, long("few"))
 
 

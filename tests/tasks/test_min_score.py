@@ -15,7 +15,7 @@ from m2dr.core.files import write_record
 from m2dr.core.records import EXITS_FILE
 from m2dr.core.requests import FitIndexRequest
 from m2dr.evaluation.runs import read_run
-from m2dr.index.exit_files import Maps
+from m2dr.maps.files import Maps
 from m2dr.tasks.indexing.fit_index import fit_index
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")

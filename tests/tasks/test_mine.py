@@ -12,7 +12,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.embed import embed_texts
+from m2dr.model.embed import embed_texts
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.training import mine as verb
 from m2dr.tasks.training.mine import mine

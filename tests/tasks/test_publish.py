@@ -22,8 +22,8 @@ from m2dr.core.records import Cut
 from m2dr.evaluation.grid import read_grid
 from m2dr.model.card import BEGIN, END
 from m2dr.model.checkpoint import load
+from m2dr.model.embed import embed_texts
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.indexing.unrelated import span_of
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]

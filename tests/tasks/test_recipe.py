@@ -121,7 +121,7 @@ def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
 
     assert quality("train") is not None
     assert quality("dev") is None  # the same split is not held out
-    assert len(fit_texts(str(tiny_corpus), 1000, 13, "validation")) == 40 + 8
+    assert len(fit_texts(str(tiny_corpus), 1000, 13, "validation").texts) == 40 + 8
 
 
 def test_dev_drops_the_querys_own_document(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from m2dr.core.arrays import Float32, Float64
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Cut
+from m2dr.core.records import Cut, default_dims
 from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.evaluation import costs
 from m2dr.index.bm25 import Hybrid
@@ -25,11 +25,10 @@ from m2dr.index.codes import AGAIN, CODES
 from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.searchable import Ranker
 from m2dr.index.store import Store
+from m2dr.model.embed import embed_texts
 from m2dr.model.encoder import Encoder
 from m2dr.tasks.corpus import open_bm25, open_corpus
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
-from m2dr.tasks.models import default_dims
 from m2dr.tasks.query import SOURCES, QueryEncoder, QueryEncoders, QueryPlan, plan_of_model
 
 Item = TypeVar("Item")

@@ -11,7 +11,7 @@ from typing import Any
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
-from m2dr.core.records import F32, Cut
+from m2dr.core.records import F32, Cut, default_dims
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import CompareRequest, EvaluateRequest, of_queries
 from m2dr.data import beir
@@ -38,7 +38,7 @@ from m2dr.tasks.evaluating.compare import compare_folders, plain
 from m2dr.tasks.evaluating.costs import measure_costs, timed_plans
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid
-from m2dr.tasks.models import default_dims, names_of
+from m2dr.tasks.models import names_of
 from m2dr.tasks.query import suffix_of
 
 SUITES = {"beir13": BEIR13}

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from m2dr.core.requests import EvaluateRequest, FitIndexRequest, IndexRequest, of_queries
 from m2dr.data.dataset import Dataset
-from m2dr.index.exit_files import FEWEST_DOCUMENTS, Maps
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import Store
+from m2dr.maps.files import FEWEST_DOCUMENTS, Maps
 from m2dr.model.checkpoint import open_model
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import encode_corpus

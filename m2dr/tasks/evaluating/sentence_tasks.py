@@ -37,7 +37,7 @@ from m2dr.evaluation.sentence_tasks import (
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model
-from m2dr.tasks.embed import embed_texts
+from m2dr.model.embed import embed_texts
 from m2dr.tasks.models import cuts_of, names_of, newest_model
 
 # The vectors [N, H] of a layer, both rows [P] of each pair, what people said of it [P], and the

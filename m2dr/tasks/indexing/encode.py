@@ -28,9 +28,6 @@ from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, Document, Fields
 from m2dr.core.requests import SHARD_ROWS, IndexRequest, QueryLog, of_queries
 from m2dr.data.dataset import Dataset, saying_what_is_left_out
-from m2dr.data.tokens import Ragged
-from m2dr.index import exit_files
-from m2dr.index.exit_files import ASKED_FILE, FitOptions, Maps
 from m2dr.index.faiss import rebuild_indexes
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.folder import SYNCING, IndexFolder
@@ -44,8 +41,12 @@ from m2dr.index.store import (
     remove_leftovers,
     text_digests,
 )
+from m2dr.maps import files as map_files
+from m2dr.maps.files import ASKED_FILE, FitOptions, Maps
+from m2dr.maps.log import read_log
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.embed import embed_tokens, embed_tokens_and_states
 from m2dr.model.graphs import (
     INT8,
     OPENVINO,
@@ -57,12 +58,11 @@ from m2dr.model.graphs import (
 )
 from m2dr.model.int8 import SAMPLED_DOCUMENTS, quantize
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.model.tokens import Ragged
 from m2dr.tasks.corpus import CorpusRows, absolute, finish_change, open_corpus, texts_of
-from m2dr.tasks.embed import embed_tokens, embed_tokens_and_states
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
 from m2dr.tasks.models import with_lengths_of_index
-from m2dr.tasks.training.fit import read_log
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 
@@ -126,7 +126,7 @@ class EncodingJob:
     def sampled(self, number: int) -> NDArray[np.int64]:
         """Return the positions, increasing, of the shard's documents that a fit of exits reads."""
         first = number * self.shard_rows
-        rows = exit_files.sampled_rows(self.documents)
+        rows = map_files.sampled_rows(self.documents)
         return rows[(rows >= first) & (rows < first + self.shard_rows)] - first
 
     def lacks(self, number: int) -> bool:
@@ -159,7 +159,7 @@ class _Texts:
 
 
 # An encoded shard, the stores that lack it, their vectors [L, n, H], and states for a fit.
-_Encoded = tuple[_Texts, list[StoreWriter], NDArray[np.float32], exit_files.StateFile | None]
+_Encoded = tuple[_Texts, list[StoreWriter], NDArray[np.float32], map_files.StateFile | None]
 
 
 class ShardEncoder:
@@ -224,7 +224,7 @@ class ShardEncoder:
                 encoder, texts.rows, pad_id, layers, sampled, advance, texts.contents
             )
             digest = hashlib.sha256(texts.digests).hexdigest()
-            states = exit_files.StateFile(digest, self.job.encoding, sampled_states)
+            states = map_files.StateFile(digest, self.job.encoding, sampled_states)
         elif layers and len(texts.rows):
             vectors = embed_tokens(
                 encoder, texts.rows, pad_id, layers, advance, texts=texts.contents
@@ -236,7 +236,7 @@ class ShardEncoder:
         texts: _Texts,
         stores: Sequence[StoreWriter],
         vectors: NDArray[np.float32],
-        states: exit_files.StateFile | None,
+        states: map_files.StateFile | None,
     ) -> WrittenShard:
         size = 0
         if states:  # first, so that every recorded shard has its states
@@ -317,9 +317,9 @@ def encode_stores(
     maps = Maps(index) if max(layers) == card.layers > 0 else None
     if exits and maps and maps.exist and not request.overwrite:
         refuse_other_fit(maps, request, request.language)
-    if exits and dataset.document_count < exit_files.FEWEST_DOCUMENTS:
+    if exits and dataset.document_count < map_files.FEWEST_DOCUMENTS:
         exits = False
-        few = f"{dataset.document_count} documents are fewer than {exit_files.FEWEST_DOCUMENTS}"
+        few = f"{dataset.document_count} documents are fewer than {map_files.FEWEST_DOCUMENTS}"
         told = f"No exits are fitted, because {few}; m2dr index fit does it all the same"
         if request.queries:
             raise UserError(f"{told}, with --queries too.")
@@ -560,7 +560,7 @@ def _in_int8(job: EncodingJob, dataset: Dataset) -> EncodingJob:
     runtime = next(filter(None, (_runtime_of(path) for path, _ in job.stores)), "")
     if not runtime:
         if not source.int8.exists():
-            rows = exit_files.sampled_rows(job.documents, SAMPLED_DOCUMENTS)
+            rows = map_files.sampled_rows(job.documents, SAMPLED_DOCUMENTS)
             quantize(source, list(texts_of(dataset, rows)), source.int8)
         runtime = f"{INT8}{int8_digest(source.int8)}"
     stores = tuple((path, replace(plan, runtime=runtime)) for path, plan in job.stores)

@@ -31,48 +31,45 @@ from m2dr.core.records import (
 from m2dr.core.report import Report
 from m2dr.core.requests import FitIndexRequest, QueryLog
 from m2dr.data.dataset import Dataset
-from m2dr.data.tokens import Ragged
 from m2dr.evaluation.measures import measure
-from m2dr.index import exit_files
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
-from m2dr.index.exit_files import NO_SHORT_TEXTS, FitOptions, Maps, ShortFile
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import Store
+from m2dr.maps import files as map_files
+from m2dr.maps.exits import fit_head
+from m2dr.maps.files import NO_SHORT_TEXTS, FitOptions, Maps, ShortFile
+from m2dr.maps.fit import (
+    as_targets,
+    drop_exits,
+    fit_exits,
+    held_out,
+    span_weight,
+    spans_and_log,
+    unfit,
+    with_spans,
+    word_rows,
+    words_towards,
+)
+from m2dr.maps.log import distinct_queries, logged, queries_of, weight_told
+from m2dr.maps.words import ShortTexts, WordRows
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import open_model
 from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.embed import embed_tokens_and_states
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import FittedExits, write_exits
 from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.model.tokens import Ragged
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import CorpusDigest, model_for, open_bm25, open_corpus, texts_of
-from m2dr.tasks.embed import embed_tokens_and_states
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, asked_of, refuse_other_fit
 from m2dr.tasks.indexing.unrelated import measure_unrelated
-from m2dr.tasks.training.fit import (
-    as_targets,
-    distinct_queries,
-    drop_exits,
-    fit_exits,
-    held_out,
-    logged,
-    queries_of,
-    span_weight,
-    spans_and_log,
-    unfit,
-    weight_told,
-    with_spans,
-    word_rows,
-    words_towards,
-)
 from m2dr.tasks.vectors import query_vectors
-from m2dr.training.linear_fit import fit_head
-from m2dr.training.words import ShortTexts, WordRows
 
 TRIED = (0.0, 0.1, 0.2, 0.4, 1.2)  # weights of a log
 JUDGED = 500  # queries that the weight of a log is chosen by, at most
@@ -97,7 +94,7 @@ def fit_encoded(
     """
     maps = Maps(job.index)
     if maps.are_fitted:
-        exit_files.forget_states(maps.folder)
+        map_files.forget_states(maps.folder)
         remove_stale_lock(maps.folder)
     elif any(maps.folder.glob("states-*")):
         asked = asked_of(log, language, FitOptions.before(job.index))
@@ -217,7 +214,7 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, maps: Maps
     docs/decisions/0025-a-bridge-between-models.md.
     """
     encoder = QueryModel(request.query_model, device=request.device, dtype=request.dtype)
-    rows = exit_files.sampled_rows(store.documents)
+    rows = map_files.sampled_rows(store.documents)
     ours, none = _vectors_of(store, rows), np.zeros((len(rows), 0), np.float32)
     theirs = encoder.encode_documents(texts_of(dataset, rows), show_progress_bar=True)
     folder = maps.folder
@@ -230,7 +227,7 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, maps: Maps
         model = encoder.model.card.digest()
         words = replace(words, bridge=head.weight.T, query_model=model)
         judges = np.flatnonzero(held_out(len(rows)))
-        judges = judges[exit_files.sampled_rows(len(judges), MOST_SPANS)]
+        judges = judges[map_files.sampled_rows(len(judges), MOST_SPANS)]
         worth = None
         if judges.size:
             texts = list(texts_of(dataset, rows[judges]))
@@ -292,7 +289,7 @@ def _fit(
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
         drop_exits(encoder)
         states = _states(job, dataset, store, folder, encoder, tokenizer)
-        sampled = exit_files.sampled_rows(store.documents)
+        sampled = map_files.sampled_rows(store.documents)
         texts = list(texts_of(dataset, sampled))
         read = with_spans(encoder, tokenizer, texts, states, store.documents, queries)
         short = ShortFile.packed(
@@ -342,7 +339,7 @@ def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, F
 
     Where there are more than MOST_WORD_TEXTS, as many are read, evenly spread, which is said.
     """
-    rows = exit_files.sampled_rows(store.documents, exit_files.MOST_WORD_TEXTS)
+    rows = map_files.sampled_rows(store.documents, map_files.MOST_WORD_TEXTS)
     if len(rows) < store.documents:
         say(f"Words are fitted on {len(rows):,} of {store.documents:,} documents, evenly spread")
     length, texts = store.manifest.label.document_length, texts_of(dataset, rows)
@@ -380,7 +377,7 @@ def judged_weight(
     left = {" ".join(text.lower().split()) for text in texts}
     kept = [n for n, text in enumerate(short.texts) if n < own or text.lower() not in left]
     rest = ShortFile([short.texts[n] for n in kept], short.vectors[kept], short.digests)
-    sampled = exit_files.sampled_rows(store.documents, exit_files.MOST_WORD_TEXTS)
+    sampled = map_files.sampled_rows(store.documents, map_files.MOST_WORD_TEXTS)
     docids = Docids(encode_docids(store.docids.take(sampled)))
     names = [query.id for query in judged]
     chosen = {*names}
@@ -413,7 +410,7 @@ def _write(
     short: ShortFile,
 ) -> IndexExits:
     """Replace the exits or the words in the folder, their record last."""
-    remove_files(folder, EXITS_FILE, EXITS, exit_files.SPANS_FILE, f".*{TEMPORARY_SUFFIX}")
+    remove_files(folder, EXITS_FILE, EXITS, map_files.SPANS_FILE, f".*{TEMPORARY_SUFFIX}")
     if isinstance(fitted, WordTable):
         fitted.write(folder)
     else:
@@ -434,11 +431,11 @@ def _write(
 
 def _write_record(record: IndexExits, folder: Path) -> IndexExits:
     """Write a record with the digests of the files that are there."""
-    written = [n for n in (EXITS, WORDS, exit_files.SPANS_FILE) if (folder / n).exists()]
+    written = [n for n in (EXITS, WORDS, map_files.SPANS_FILE) if (folder / n).exists()]
     files = tuple((name, sha256_of(folder / name)) for name in written)
     record = replace(record, files=files)
     write_record(folder / EXITS_FILE, record)
-    exit_files.forget_states(folder)
+    map_files.forget_states(folder)
     return record
 
 
@@ -453,13 +450,13 @@ def _states(
     """Return the states of the documents of the fit, in the order of the corpus."""
     reader, files = ShardReader(dataset, job.shard_rows), []
     runner: BatchEncoder | None = encoder if job.runtime == "torch" else None
-    total = len(exit_files.sampled_rows(store.documents))
+    total = len(map_files.sampled_rows(store.documents))
     with progress("Reading states", total, "documents") as advance:
         for number, shard in enumerate(store.manifest.shards):
             chosen = job.sampled(number)
             if not chosen.size:
                 continue
-            file = exit_files.StateFile.read(folder, number, shard.texts, job.encoding)
+            file = map_files.StateFile.read(folder, number, shard.texts, job.encoding)
             if file is None:
                 documents = reader.read(number)
                 contents = [documents[position].content for position in chosen]
@@ -470,7 +467,7 @@ def _states(
                     require_runtime(job.runtime)
                     runner = job.source.open(job.runtime)[0]
                 _, states = embed_tokens_and_states(runner, rows, tokenizer.pad_id, layers, every)
-                file = exit_files.StateFile(shard.texts, job.encoding, states)
+                file = map_files.StateFile(shard.texts, job.encoding, states)
                 file.write(folder, number)
             files.append(file)
             advance(len(chosen))

@@ -11,7 +11,7 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import GIVEN, Cut, ModelCard, Similarity
+from m2dr.core.records import GIVEN, Cut, ModelCard, Similarity, default_dims
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest, refuse_weight_alone
 from m2dr.data.dataset import Dataset
@@ -19,17 +19,16 @@ from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
-from m2dr.index.exit_files import Maps, sampled_rows
 from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import begin_store, clear_store, text_digests
 from m2dr.index.vectors import prefixes
+from m2dr.maps.files import Maps, sampled_rows
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
+from m2dr.model.embed import embed_texts
 from m2dr.tasks.corpus import CorpusRows, absolute, open_bm25, open_corpus
-from m2dr.tasks.embed import embed_texts
-from m2dr.tasks.models import default_dims
 from m2dr.tasks.vectors import vectors_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
@@ -166,7 +165,7 @@ def _model_of(request: ImportRequest, source: _Source) -> tuple[Model, Float32 |
     """
     if request.model:
         return open_model(request.model), None
-    from m2dr.training.linear_fit import fit_rotation
+    from m2dr.maps.exits import fit_rotation
 
     digest, rows = hashlib.sha256(), source.rows
     width, similarity = source.vectors.width, request.similarity

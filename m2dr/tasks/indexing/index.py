@@ -23,6 +23,7 @@ from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.milvus import PushResult, Server, check_milvus_engine, push
 from m2dr.index.store import Store
+from m2dr.maps.log import read_log
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.graphs import require_runtime
 from m2dr.tasks.corpus import (
@@ -37,7 +38,6 @@ from m2dr.tasks.corpus import (
 from m2dr.tasks.indexing.encode import encode_stores
 from m2dr.tasks.indexing.fit_index import fit_encoded, refit_words
 from m2dr.tasks.models import document_layers, newest_model
-from m2dr.tasks.training.fit import read_log
 
 # Encoding and building
 

@@ -13,15 +13,14 @@ from m2dr.core.analyzer import cut_words, word_places
 from m2dr.core.arrays import Float32, Floats
 from m2dr.core.files import lock_folder, write_record
 from m2dr.core.option import PERCENTILES
-from m2dr.core.records import EXITS_FILE, IndexExits, UnrelatedScores
+from m2dr.core.records import EXITS_FILE, IndexExits, UnrelatedScores, default_dims
 from m2dr.core.requests import QueryOptions
 from m2dr.data.dataset import Dataset
-from m2dr.index.exit_files import Maps, sampled_rows
 from m2dr.index.store import Store
 from m2dr.index.vectors import answerable, prefixes
+from m2dr.maps.files import Maps, sampled_rows
 from m2dr.model.checkpoint import Model
 from m2dr.tasks.corpus import texts_of
-from m2dr.tasks.models import default_dims
 from m2dr.tasks.query import encode_layers, plan_layers
 
 SPANS, DOCUMENTS = 500, 2000  # of an index, evenly spread

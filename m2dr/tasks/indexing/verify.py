@@ -17,15 +17,15 @@ from m2dr.core.requests import VerifyRequest
 from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids
-from m2dr.index.exit_files import Maps
 from m2dr.index.faiss import index_problems
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import built_indexes, store_folders
 from m2dr.index.store import Store, open_store
+from m2dr.maps.files import Maps
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
+from m2dr.model.embed import embed_texts
 from m2dr.tasks.corpus import CorpusRows, named, open_corpus
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.indexing.certificate import bridge_told
 from m2dr.tasks.vectors import rotation_of
 

@@ -24,7 +24,6 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Hybrid
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.exit_files import Maps, unrelated_score
 from m2dr.index.faiss import on_gpu, open_index
 from m2dr.index.filters import Filter
 from m2dr.index.folder import IndexFolder
@@ -41,6 +40,7 @@ from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import AtLeast, Mixed, Ranker, Searchable
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
+from m2dr.maps.files import Maps, unrelated_score
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.words import scaled
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus

@@ -14,13 +14,13 @@ from m2dr.core.records import Cut, Document, Query, Ranking
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import MineRequest, QueryOptions
 from m2dr.data.dataset import Dataset
-from m2dr.data.tokens import batched
 from m2dr.data.training_rows import answered_queries
 from m2dr.index.bm25 import Bm25
 from m2dr.index.faiss import open_index
 from m2dr.index.folder import IndexFolder
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import open_model
+from m2dr.model.tokens import batched
 from m2dr.tasks.corpus import model_for, open_corpus
 from m2dr.tasks.query import open_queries, plan_query
 

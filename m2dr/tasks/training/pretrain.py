@@ -13,7 +13,6 @@ from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
 from m2dr.core.report import timed
 from m2dr.core.settings import PretrainSettings
 from m2dr.data.sentences import open_sentences, recognises_sentences
-from m2dr.data.tokens import mask_tokens, masking_order
 from m2dr.evaluation.sentence_tasks import distinct
 from m2dr.model import checkpoint, mlm
 from m2dr.model.checkpoint import Model
@@ -22,6 +21,7 @@ from m2dr.model.encoder import Encoder
 from m2dr.model.hub import revision_of
 from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.model.tokens import mask_tokens, masking_order
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.training.recipe import stairs_of
 from m2dr.tasks.training.run_folder import open_backbone, opened

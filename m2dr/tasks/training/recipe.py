@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast, get_args
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.records import Cut, ModelCard, pooling_modes
+from m2dr.core.records import Cut, ModelCard, default_dims, pooling_modes
 from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
 from m2dr.evaluation.grid import aligned
@@ -14,7 +14,6 @@ from m2dr.model.backbones import attend, default_pooling, read_config
 from m2dr.model.checkpoint import Model
 from m2dr.model.hub import normalizes, revision_of
 from m2dr.model.st_folder import TEMPERATURE, reshaping_module
-from m2dr.tasks.models import default_dims
 from m2dr.tasks.training.run_folder import open_backbone
 from m2dr.training.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of
 from m2dr.training.objective import LossWeights, Objective, Setting

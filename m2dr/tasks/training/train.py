@@ -17,6 +17,7 @@ from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.report import Report, timed
 from m2dr.core.settings import RunSettings, TrainSettings
 from m2dr.evaluation.grid import Grid, text_tables
+from m2dr.maps.fit import drop_exits, fit_maps
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
@@ -27,7 +28,7 @@ from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.encoder import Encoder as Embedder
 from m2dr.tasks.models import fitted_cuts
 from m2dr.tasks.training import run_folder
-from m2dr.tasks.training.fit import drop_exits, fit_texts, fit_texts_now
+from m2dr.tasks.training.fit import fit_texts
 from m2dr.tasks.training.recipe import Recipe, explain, no_effect, recipe_of
 from m2dr.tasks.training.training_data import (
     Quality,
@@ -388,7 +389,7 @@ def prepare(
     elif encoder.fitted is None:
         say("Fitting exits before the first step")
         texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
-        fit_texts_now(encoder.eval(), tokenizer, texts, settings.seed, "learned", with_words=False)
+        fit_maps(encoder.eval(), tokenizer, texts, settings.seed, "learned", with_words=False)
     if recipe.card.exit_head == "linear":
         encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.full.layer])
     frozen = recipe.variant.freeze
@@ -424,7 +425,7 @@ def _with_exits(setup: Setup) -> ModelCard:
 
     def fit(rotation: Rotation) -> FitRecord:
         texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
-        return fit_texts_now(encoder, tokenizer, texts, settings.seed, rotation)
+        return fit_maps(encoder, tokenizer, texts, settings.seed, rotation)
 
     if settings.refits:
         # Documents are those of the last layer from now on.

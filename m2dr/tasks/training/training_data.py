@@ -18,17 +18,17 @@ from m2dr.core.settings import TrainSettings
 from m2dr.data.dataset import Dataset
 from m2dr.data.sentences import Sentences, open_sentences, recognises_sentences
 from m2dr.data.tables import is_hub
-from m2dr.data.tokens import buckets, pad, split_by_length
 from m2dr.data.training_rows import Groups, ScoredGroups, documents_of, false_negatives, read_scores
 from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
 from m2dr.model.backbones import backbone_of
+from m2dr.model.embed import embed_texts
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.model.tokens import buckets, pad, split_by_length
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.embed import embed_texts
 from m2dr.tasks.query import document_layer
 from m2dr.tasks.training.recipe import Kind
 from m2dr.training.module import TokenBatch, TokenPart, all_gather_objects

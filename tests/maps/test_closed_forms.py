@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-from m2dr.training.linear_fit import DEFAULT_RIDGE, RIDGES, FittedHead, fit_head
-from m2dr.training.words import AS_MANY, FittedWords, ShortTexts, read_words, solve
+from m2dr.maps.exits import DEFAULT_RIDGE, RIDGES, FittedHead, fit_head
+from m2dr.maps.words import AS_MANY, FittedWords, ShortTexts, read_words, solve
 
 P, V, W = 6, 5, 4
 Floats = NDArray[np.float32]
@@ -187,7 +187,7 @@ def test_only_the_beginning_of_a_text_is_read() -> None:
 
 
 def test_the_most_frequent_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("m2dr.training.words.MOST_WORDS", 4)
+    monkeypatch.setattr("m2dr.maps.words.MOST_WORDS", 4)
 
     fitted = fit_words(TEXTS, VECTORS, 64)
 

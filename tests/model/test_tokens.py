@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.data.tokens import Ragged, buckets, mask_tokens, masking_order, pad, split_by_length
+from m2dr.model.tokens import Ragged, buckets, mask_tokens, masking_order, pad, split_by_length
 
 lengths_of_texts = st.lists(st.integers(0, 40), max_size=60)
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from m2dr.core.arrays import Float32
 from m2dr.core.records import Side
-from m2dr.data.tokens import Ragged, buckets
 from m2dr.model.tokenizer import tokenize
+from m2dr.model.tokens import Ragged, buckets
 
 if TYPE_CHECKING:
     from m2dr.model.graphs import BatchEncoder

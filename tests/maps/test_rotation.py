@@ -11,8 +11,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from m2dr.core.records import Rotation, Similarity
-from m2dr.training import linear_fit
-from m2dr.training.linear_fit import fit_rotation
+from m2dr.maps import exits as linear_fit
+from m2dr.maps.exits import fit_rotation
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
