@@ -82,9 +82,6 @@ def option_of(described: Field[Any]) -> Option | None:
     return found
 
 
-PERCENTILES = (50, 90, 95, 99, 99.9)  # of the scores of unrelated texts, which an index keeps
-
-
 # Values that have a unit or are written as name=value. Each function raises ValueError, whose text
 # says how the value is written.
 
@@ -118,19 +115,6 @@ def measure_floor(word: str) -> tuple[str, float]:
     if not match:
         raise ValueError(f"{word!r} is no measure and value, such as nDCG@10=.3.")
     return match[1], float(match[2])
-
-
-def least_score(word: str) -> str:
-    """Check that a least score is a number, or a percentile such as p99; it stays as it is."""
-    names = [f"p{each:g}" for each in PERCENTILES]
-    if word and word not in names:
-        try:
-            number = float(word)
-        except ValueError:
-            number = inf
-        if not isfinite(number):
-            raise ValueError(f"{word!r} is neither a number nor one of {', '.join(names)}.")
-    return word
 
 
 def search_param(word: str) -> tuple[str, int]:

@@ -228,7 +228,6 @@ class FitRecord:
     span_weight: float = 0.0  # of all spans together in layer 0, where the texts together have 1
     queries: int = 0  # of a log
     query_weight: float = 0.0  # of these together in layer 0
-    query_weight_by: str = ""  # what says so
     log: str = ""  # digest of these queries
 
 
@@ -431,20 +430,10 @@ EXITS_FILE = "exits.json"
 
 
 @dataclass(frozen=True)
-class UnrelatedScores:
-    """What short texts of documents score against other documents, at one cut of the queries."""
-
-    layer: int
-    dim: int
-    quantiles: tuple[float, ...]  # at `core.option.PERCENTILES`
-
-
-@dataclass(frozen=True)
 class BridgeRecord:
     """What short texts of held-out documents find over a bridge, beside words alone.
 
-    Overlaps are shares of the ten best by the query model's own vectors that are found; ranks are
-    mean reciprocal ranks, in the first ten, of the document that a text is part of.
+    Overlaps are shares of the ten best by the query model's own vectors that are found.
     """
 
     model: str  # of the queries
@@ -452,9 +441,6 @@ class BridgeRecord:
     documents: int
     overlap: float
     words_overlap: float
-    rank: float
-    words_rank: float
-    model_rank: float
 
 
 @dataclass(frozen=True)
@@ -468,7 +454,6 @@ class IndexExits:
     encoding: str = ""  # digest of the settings of encoding
     dtype: str = ""  # of the encoder whose states were read
     files: tuple[tuple[str, str], ...] = ()  # name and sha256 of each
-    unrelated: tuple[UnrelatedScores, ...] = ()  # against documents of the last layer
     exits_texts: str = ""  # as `texts`, of what the exits of layers from 1 were fitted to
     bridge: BridgeRecord | None = None
 

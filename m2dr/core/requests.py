@@ -4,6 +4,7 @@ Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
 
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -11,7 +12,6 @@ from m2dr.core.errors import UserError
 from m2dr.core.option import (
     REQUIRED,
     count,
-    least_score,
     measure_floor,
     milliseconds,
     option,
@@ -149,8 +149,7 @@ class QueryLog:
     )
     query_weight: float | None = option(
         None,
-        "How much --queries count in the words, where the documents count 1; by default what "
-        "judgements of dev or train say where there are some, else 0.2.",
+        "How much --queries count in the words, where the documents count 1; 0.2 by default.",
     )
 
 
@@ -228,13 +227,7 @@ class QueryOptions(Blend):
 class Shown:
     """Which of the documents that were found are hits."""
 
-    min_score: str = option(
-        "",
-        "Least score of a hit: a number, or p50, p90, p95, p99 or p99.9, which so many per cent of "
-        "unrelated texts score below.",
-        read=least_score,
-        metavar="X",
-    )
+    min_score: float | None = option(None, "Least score of a hit.", least=-inf)
 
 
 @dataclass(frozen=True, repr=False)
@@ -929,12 +922,6 @@ class ExportRequest:
     force: bool = option(False, "Export a cut that was neither fitted nor trained.")
     exits: Path | None = option(
         None, "Exits that an index has, its folder exits, in place of the model's own."
-    )
-    without_words: str = option(
-        "",
-        "Corpus on whose texts the exit of a fitted layer is fitted anew, without words, for tools "
-        "that run a Dense alone.",
-        metavar="CORPUS",
     )
     results: tuple[Path, ...] = option(
         (), "Folder of results for the model card; results by default.", "--results"

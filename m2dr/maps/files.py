@@ -23,7 +23,6 @@ import numpy as np
 from m2dr.core import files
 from m2dr.core.arrays import Array, Float32, Int64
 from m2dr.core.errors import UserError
-from m2dr.core.option import PERCENTILES
 from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import StoreManifest
@@ -111,7 +110,7 @@ class Maps:
             UserError: the record is missing or damaged.
         """
         record = asdict(self.record)
-        del record["unrelated"], record["bridge"]  # no vector depends on these
+        del record["bridge"]  # no vector depends on it
         return files.json_sha256(record)
 
     @property
@@ -126,18 +125,6 @@ class Maps:
         if self.folder.is_dir():
             files.remove_files(self.folder, EXITS_FILE)
             forget_states(self.folder)
-
-
-def unrelated_score(maps: Maps | None, percentile: str, layer: int, dim: int) -> float | None:
-    """Return the score that `percentile`, as p99, of unrelated texts score below; None if unknown.
-
-    Raises:
-        UserError: the record of the maps is damaged.
-    """
-    place = [f"p{each:g}" for each in PERCENTILES].index(percentile)
-    rows = maps.record.unrelated if maps else ()
-    found = (row.quantiles[place] for row in rows if (row.layer, row.dim) == (layer, dim))
-    return next(found, None)
 
 
 def sampled_rows(documents: int, most: int = MOST_STATES) -> Int64:
@@ -272,7 +259,7 @@ class FitOptions:
     """What a fit of exits was asked to learn from, besides the documents."""
 
     queries: tuple[str, ...] = ()  # distinct ones of a log
-    query_weight: float | None = None  # that was given
+    query_weight: float | None = None  # None is the default
     language: str = ""  # of the words; by default that of the texts
 
     @classmethod
@@ -282,8 +269,8 @@ class FitOptions:
         with suppress(UserError):
             if maps.are_fitted:
                 fit, short = maps.record.fit, ShortFile.read(maps.folder)
-                given = fit.query_weight if fit.query_weight_by == "--query-weight" else None
-                return cls(tuple(short.texts[len(short.digests) :]), given, fit.language)
+                queries = tuple(short.texts[len(short.digests) :])
+                return cls(queries, fit.query_weight, fit.language)
             return files.read_record(maps.folder / ASKED_FILE, cls)
         return cls()
 

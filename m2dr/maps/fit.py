@@ -16,7 +16,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import FitRecord, Rotation, Side, default_dims
 from m2dr.core.settings import FitSettings
 from m2dr.maps.exits import STEPS, fit_head, fit_rotation
-from m2dr.maps.log import logged, weight_told
+from m2dr.maps.log import log_weight, logged
 from m2dr.maps.words import ShortTexts, WordRows, read_words
 from m2dr.model.embed import embed_tokens_and_states
 from m2dr.model.encoder import Encoder
@@ -153,7 +153,7 @@ def fit_exits(
     words: WordTable | None,
     names: Sequence[str],
     rotation: Rotation,
-    query_weight: tuple[float, str] = (0.0, ""),
+    query_weight: float = 0.0,
 ) -> FitRecord:
     """Give an encoder exits of layers 1 to L - 1, fitted on texts and spans of them.
 
@@ -167,7 +167,7 @@ def fit_exits(
         words: layer 0; None for exits that read no words.
         names: of the corpora, for messages and the record.
         rotation: that the embedding has, for the record.
-        query_weight: that the queries have in the words, and what says so, for the record.
+        query_weight: that the queries have in the words, for the record.
 
     Raises:
         UserError: a state or an embedding is not finite.
@@ -257,7 +257,7 @@ def fit_maps(
     contents = [text for _, text in given.texts]
     states = states_of(encoder, tokenizer, given.texts, "texts")
     read = with_spans(encoder, tokenizer, contents, states, seed, queries)
-    weight = weight_told(queries, query_weight)
+    weight = log_weight(queries, query_weight)
     width = card.width
     if rotation != "none":
         vectors = read.states[:VECTORS, -width:]
@@ -276,7 +276,7 @@ def fit_maps(
         rows = word_rows(contents, len(targets), length, language)
         short = as_targets(encoder, read.short[:, -width:])
         both, spans = (*read.spans, *read.queries), len(read.spans)
-        beside = spans_and_log(both, short, spans, len(contents), weight[0])
+        beside = spans_and_log(both, short, spans, len(contents), weight)
         words = words_towards(rows, targets, beside, given.names)
     encoder.fitted, encoder.card = trained, card
     return fit_exits(encoder, read, words, given.names, rotation, weight)

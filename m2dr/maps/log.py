@@ -1,6 +1,6 @@
 """Queries of a log, from which the words of a fit learn too."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,34 +18,21 @@ QUERY_WEIGHT = 0.2  # of a log, by default
 MOST_QUERIES = 20_000  # of a log
 
 
-def weight_told(
-    queries: Sequence[str],
-    weight: float | None,
-    judged: Callable[[], tuple[float, str] | None] = lambda: None,
-) -> tuple[float, str]:
-    """Return the weight of a log and what says so, which is printed.
-
-    Args:
-        queries: the log.
-        weight: that was given.
-        judged: returns what judgements say, where none was given; else the constant counts.
-    """
+def log_weight(queries: Sequence[str], weight: float | None) -> float:
+    """Return the weight of a log: the one that was given, or QUERY_WEIGHT; it is printed."""
     if not queries:
-        return 0.0, ""
-    found = (weight, "--query-weight") if weight is not None else judged()
-    found = found or (QUERY_WEIGHT, "the default")
-    count = counted(len(queries), "queries", ",")
-    say(f"{count} of weight {found[0]:g} in the words, by {found[1]}")
+        return 0.0
+    found = QUERY_WEIGHT if weight is None else weight
+    say(f"{counted(len(queries), 'queries', ',')} of weight {found:g} in the words")
     return found
 
 
-def logged(fit: FitRecord, queries: Sequence[str], weight: tuple[float, str]) -> FitRecord:
+def logged(fit: FitRecord, queries: Sequence[str], weight: float) -> FitRecord:
     """Return the record of a fit with what it owes to a log."""
     return replace(
         fit,
         queries=len(queries),
-        query_weight=weight[0],
-        query_weight_by=weight[1],
+        query_weight=weight,
         log=json_sha256(queries) if queries else "",
     )
 

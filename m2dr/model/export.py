@@ -20,7 +20,6 @@ from m2dr.core.records import (
     EXPORTED_FILE,
     Cut,
     ExportRecord,
-    FitRecord,
     IndexExits,
     ModelCard,
     is_ready,
@@ -127,22 +126,6 @@ def cut_model(model: Model, cut: Cut, exits: Path | None = None) -> CutModel:
     )
     encoder.card = card
     return CutModel(encoder, tokenizer, card, parent, used is not None)
-
-
-def with_exit_alone(cut: CutModel, fitted: FittedExits, fit: FitRecord) -> CutModel:
-    """Return a cut that ends in an exit that reads no words, so that a Dense says all of it.
-
-    Args:
-        cut: its encoder is changed.
-        fitted: exits of the whole model that read no words.
-        fit: of these.
-    """
-    head = fitted.heads[str(cut.cut.layer)].cpu()
-    assert isinstance(head, nn.Linear)
-    dense = Dense.of(head.weight.detach()[: cut.cut.dim], head.bias.detach()[: cut.cut.dim])
-    cut.encoder.fitted, cut.encoder.behind = None, nn.Sequential(dense).requires_grad_(False)
-    cut.encoder.card = replace(cut.card, exit_head="none", fit=fit)
-    return replace(cut, card=cut.encoder.card)
 
 
 def _joined(modules: Sequence[nn.Module], dim: int, width: int) -> nn.Sequential:

@@ -75,7 +75,7 @@ class SearchBody(_Asked):  # type: ignore[valid-type,misc]  # made above
     layer: Layer | None = None
     dim: Dim | None = None
     filter: Text | None = Field(None, description="Of the documents' fields, as `year >= 2020`.")
-    min_score: float | Text | None = Field(None, description="A number, or as `p99`.")
+    min_score: float | None = Field(None, allow_inf_nan=False, description="Of a hit.")
     index: str | None = Field(None, description="Name of an index; the first one by default.")
     explain: bool | None = Field(None, description="Whether hits have the shares of words.")
     compare: bool | None = Field(

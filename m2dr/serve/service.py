@@ -44,7 +44,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 Table = dict[str, Any]
 # Filter, least score and weights: which hits are shown, and how they score.
-_Shown = tuple[str | None, float | str | None, Mapping[str, bool | float | None]]
+_Shown = tuple[str | None, float | None, Mapping[str, bool | float | None]]
 
 
 class Refused(Exception):  # noqa: N818  # as HTTPException is no error of the server
@@ -349,7 +349,7 @@ class Service:
         layer: int | None,
         dim: int | None,
         filter: str | None,
-        min_score: float | str | None,
+        min_score: float | None,
         index: str | None,
         compare: bool,
         explain: bool,
@@ -441,10 +441,10 @@ class Service:
         try:
             documents = await asyncio.to_thread(searcher.where, filter or "", min_score, **weights)
         except UserError as error:
-            asked = {"filter": filter, "min_score": min_score, "query_mix": weights["query_mix"]}
+            asked = {"filter": filter, "query_mix": weights["query_mix"]}
             param = next((name for name, value in asked.items() if value), "hybrid")
             raise Refused(422, str(error), param) from None
-        if filter or min_score or any(weights.values()):  # which was read from disk
+        if filter or any(weights.values()):  # which was read from disk
             served.check_state()
         return await self._batched(encoder, queries, "query", documents, k)
 

@@ -1,13 +1,12 @@
 """Export a cut of a model, write its card, and upload it to the Hugging Face hub."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import error_summary, lock_folder
 from m2dr.core.records import (
@@ -27,23 +26,15 @@ from m2dr.core.requests import (
     PushModelRequest,
     at_cut,
 )
-from m2dr.core.settings import FitSettings
 from m2dr.evaluation.costs import bytes_per_document
 from m2dr.evaluation.grid import GRID, by_code
-from m2dr.index.vectors import prefixes
-from m2dr.maps.files import sampled_rows
-from m2dr.maps.fit import drop_exits, fit_maps
 from m2dr.model import checkpoint
 from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.checkpoint import Model, open_model
-from m2dr.model.devices import choose_training_device
-from m2dr.model.embed import embed_texts
-from m2dr.model.encoder import Encoder, parameters_of
+from m2dr.model.encoder import parameters_of
 from m2dr.model.export import (
-    CutModel,
     cut_model,
     refuse_unready,
-    with_exit_alone,
     write_graph,
     write_words,
 )
@@ -56,12 +47,8 @@ from m2dr.model.hub import (
     listed_modules,
 )
 from m2dr.model.st_folder import MODEL_SETTINGS
-from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.evaluating.figures import ModelResult, read_results
-from m2dr.tasks.indexing.certificate import best_ten, reciprocal_rank
-from m2dr.tasks.indexing.unrelated import span_of
 from m2dr.tasks.models import names_of, newest_model
-from m2dr.tasks.training.fit import MOST_TEXTS, fit_texts
 from m2dr.tasks.training.run_folder import TRAINING_SETTINGS
 
 MAIN = "main"  # the branch of a new repository
@@ -81,7 +68,6 @@ FILES = (
     *TRANSFORMER_SETTINGS,
     TRAINING_SETTINGS,
 )
-_PIECES, _AMONG = 300, 2000  # of texts, and the texts that they are searched in, at most
 _IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
 
 
@@ -108,8 +94,6 @@ def export_model(request: ExportRequest) -> Report:
         raise UserError(f"There is no format {request.format!r}. {nearest(request.format, GRAPHS)}")
     if layer == 0 and request.format:
         raise UserError(f"--format {request.format} was given, and layer 0 is words, no graph.")
-    if layer == 0 and request.without_words:
-        raise UserError("--without-words was given, and layer 0 is words alone.")
     folder = Path(name)
     if folder.is_dir() and request.out.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"--out {request.out} lies in the folder of the model that is exported.")
@@ -117,7 +101,7 @@ def export_model(request: ExportRequest) -> Report:
     if layer == 0:
         words, dims = write_words(model, request.out, dim, request.exits)
         text = f"Layer 0: {words:,} words, {dims} dims; {request.out}"
-    elif not (dim or request.exits or request.format or request.without_words):
+    elif not (dim or request.exits or request.format):
         card = checkpoint.export_cut(model, layer, request.out)
         cuts = ", ".join(map(str, card.cuts)) or "none"
         text = f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {request.out}"
@@ -134,12 +118,8 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
     if not request.force:
         refuse_unready(model, cut, exits)
     made, name = cut_model(model, cut, exits), names_of([model.name])[0]
-    lost = ""
-    if request.without_words:
-        made, lost = _without_words(request.without_words, made, model)
     results: list[ModelResult] = []
-    # Results do not say by which exits of an index, and are not of an exit without words.
-    if not (made.of_index or lost):
+    if not made.of_index:  # results do not say by which exits of an index
         found = _results_of(card, name, CardRequest(Path(model.name), request.results))
         results = [r for r in found if not (r.provenance and r.provenance.exits)]
     record = ExportRecord(
@@ -162,7 +142,6 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
             checkpoint.save(made.encoder, made.tokenizer, made.card, request.out, record)
     size = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())
     lines = [f"{cut} of {record.model} as {record.written_as}: {size / 1e6:,.1f} MB; {request.out}"]
-    lines += [lost] * bool(lost)
     for row in record.measured:
         full = "" if row.full is None else f", {row.full:.4f} of {record.full}"
         lines.append(f"{row.corpus} {row.split}: {row.measure} {row.value:.4f}{full}")
@@ -172,52 +151,6 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
         documents = Cut(record.full.layer, cut.dim)
         lines.append(f"{cut} encodes queries, and finds documents of {documents}; export both.")
     return lines
-
-
-def _without_words(corpus: str, cut: CutModel, model: Model) -> tuple[CutModel, str]:
-    """Return a cut whose exit is fitted anew and without words, and what that loses, in words."""
-    if cut.card.exit_head != "fitted":
-        raise UserError(f"--without-words was given, and {cut.cut} of {model} reads no words.")
-    device = choose_training_device(FitSettings.device)
-    encoder, tokenizer = checkpoint.load(model, device=device)
-    texts, seed = fit_texts(corpus, MOST_TEXTS, FitSettings.seed), FitSettings.seed
-    rows = sampled_rows(len(texts.texts), _AMONG).tolist()
-    among = [text for side, text in map(texts.texts.__getitem__, rows) if side == "document"]
-    drop_exits(encoder)
-    documents = embed_texts(encoder, tokenizer, among, "document", [model.card.layers])[0]
-    ranks = []
-    # Fitted with words too: what the given exit finds of other texts does not compare.
-    for words in (True, False):
-        drop_exits(encoder)
-        record = fit_maps(encoder, tokenizer, texts, seed, "none", with_words=words)
-        ranks.append(_rank_of_pieces(encoder, tokenizer, cut.cut, among, documents))
-    if model.card.fit:
-        record = replace(record, rotation=model.card.fit.rotation)
-    assert encoder.fitted is not None, "it was fitted just now"
-    return with_exit_alone(cut, encoder.fitted, record), (
-        f"Without words: pieces of {counted(len(among), 'texts', ',')} of "
-        f"{', '.join(record.corpora)} find theirs at a mean reciprocal rank of {ranks[1]:.3f}; "
-        f"with words fitted on the same texts {ranks[0]:.3f}."
-    )
-
-
-def _rank_of_pieces(
-    encoder: Encoder, tokenizer: ModelTokenizer, cut: Cut, texts: Sequence[str], documents: Float32
-) -> float:
-    """Return the mean reciprocal rank of the text that each piece is of; 0 below rank 10.
-
-    Args:
-        encoder: with the exits of the queries.
-        tokenizer: of the encoder.
-        cut: of the queries.
-        texts: N that are searched.
-        documents: their vectors by the full model, [N, W].
-    """
-    own = sampled_rows(len(texts), _PIECES)
-    pieces = [span_of(texts[row], number) for number, row in enumerate(own)]
-    queries = embed_texts(encoder, tokenizer, pieces, "query", [cut.layer])[0]
-    left, right = (prefixes(v, cut.dim, encoder.card.similarity) for v in (queries, documents))
-    return reciprocal_rank(best_ten(left @ right.T, left), own)
 
 
 def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[MeasuredCut]:

@@ -111,7 +111,6 @@ def test_hits_of_a_least_score(server: Server, index: Index) -> None:
     assert len(answer["results"][0]["hits"]) == sum(h.score >= every[3].score for h in every)
     refused = server.post("/search", asked | {"min_score": "p99"})
     assert (refused.status, refused.json["error"]["param"]) == (422, "min_score")
-    assert "knows no p99 of unrelated texts at L0D16" in refused.message
 
 
 def test_words_in_queries(server: Server) -> None:

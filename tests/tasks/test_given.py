@@ -35,10 +35,9 @@ from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.evaluating.evaluate import evaluate
-from m2dr.tasks.indexing.certificate import bridge_told, measure_bridge
+from m2dr.tasks.indexing.certificate import bridge_told, measure_bridge, span_of
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
-from m2dr.tasks.indexing.unrelated import span_of
 from m2dr.tasks.indexing.verify import verify
 from m2dr.tasks.query import shape_of
 from m2dr.tasks.searching.index_api import Index
@@ -492,16 +491,10 @@ def test_what_a_bridge_is_worth_is_measured_on_documents_it_was_not_fitted_on(
     def overlap(rankings: list[list[str]]) -> float:
         return np.mean([len({*a} & {*b}) / 10 for a, b in zip(rankings, best, strict=True)])
 
-    def rank(rankings: list[list[str]]) -> float:
-        pairs = zip(rankings, (names[place] for place in places), strict=True)
-        return np.mean([1 / (a.index(b) + 1) if b in a else 0 for a, b in pairs])
-
     assert record is not None
     assert (record.spans, record.documents, record.model) == (5, 40, "model")
-    measured = (record.overlap, record.words_overlap, record.rank, record.words_rank)
-    expected = (overlap(found), overlap(alone), rank(found), rank(alone))
-    assert measured == pytest.approx(expected, abs=1e-4)
-    assert record.model_rank == pytest.approx(rank(best), abs=1e-4)
+    measured = (record.overlap, record.words_overlap)
+    assert measured == pytest.approx((overlap(found), overlap(alone)), abs=1e-4)
     told = verify(VerifyRequest(root=Path("i")))
     assert f"{record.overlap:.0%} of the ten best by model's own vectors" in str(told)
 
@@ -510,28 +503,29 @@ def test_more_held_out_documents_than_are_searched_for_are_spread_evenly(
     search: Search, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searcher = search()
-    rows: list[list[int]] = []
+    measured: list[list[str]] = []
     monkeypatch.setattr("m2dr.tasks.indexing.fit_index.MOST_SPANS", 3)
     monkeypatch.setattr(
         "m2dr.tasks.indexing.fit_index.measure_bridge",
-        lambda *given: rows.append(given[3].tolist()) or measure_bridge(*given),
+        lambda *given: measured.append(given[2]) or measure_bridge(*given),
     )
 
     fit_index(FitIndexRequest("corpus", root=Path("i"), query_model=model, **FP32))
 
-    assert rows == [[7, 15, 31]]  # of 7, 15, 23, 31 and 39
+    documents = [document.content for document in searcher.resolved.dataset.documents()]
+    assert measured == [[documents[row] for row in (7, 15, 31)]]  # of 7, 15, 23, 31 and 39
     record = Maps(searcher.resolved.index).record.bridge
     assert record is not None
     assert record.spans == 3
 
 
 @pytest.mark.parametrize(("overlap", "advised"), [(0.4, False), (0.2, True)])
-def test_a_bridge_is_advised_against_by_overlap_not_by_the_rank_of_the_own_document(
+def test_a_bridge_is_advised_against_where_words_alone_find_more(
     overlap: float, advised: bool
 ) -> None:
-    record = BridgeRecord("b", 250, 2000, overlap, 0.31, 0.451, 0.478, 0.281)
+    told = bridge_told(BridgeRecord("b", 250, 2000, overlap, 0.31))
 
-    assert ("search without --query-model" in bridge_told(record)) == advised
+    assert ("search without --query-model" in told) == advised
 
 
 def test_layers_below_and_grids_stay_at_hand(search: Search, model: str) -> None:

@@ -13,7 +13,6 @@ from commands import done, refused
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import filter_repo_objects
 from markdown_it import MarkdownIt
-from sentence_transformers import SentenceTransformer
 from shell import python
 from world import make_backbone, make_model
 
@@ -24,7 +23,6 @@ from m2dr.model.card import BEGIN, END
 from m2dr.model.checkpoint import load
 from m2dr.model.embed import embed_texts
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.indexing.unrelated import span_of
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 # Runs the lines of a graph's README where neither m2dr nor torch can be imported.
@@ -115,34 +113,6 @@ def test_exits_of_an_index_are_exported(tiny_backbone: Path, tiny_corpus: Path) 
         "export", "--model", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o"
     )
     assert "exits below the last layer" in error
-
-
-def test_an_exit_without_words_is_a_dense_that_other_tools_run(
-    tiny_fitted: Path, tmp_path: Path
-) -> None:
-    out, texts = tmp_path / "out", tiny_fitted.with_suffix(".txt")
-    export = ("export", "--model", tiny_fitted, "--without-words", texts, "--out", out)
-
-    said = done(*export, "--cut", "L2D8")
-
-    figures = re.search(r"at a mean reciprocal rank of (\d\.\d{3}); .* (\d\.\d{3})\.", said)
-    assert figures is not None, said
-    found = SentenceTransformer(str(out), device="cpu").encode(texts.read_text().splitlines())
-    ours = m2dr.Encoder.from_pretrained(out, device="cpu", dtype="fp32")
-    lines = texts.read_text().splitlines()
-    np.testing.assert_allclose(ours.encode_queries(lines), found, atol=1e-5)
-    whole, tokenizer = load(tiny_fitted)
-    full = unit_rows(embed_texts(whole, tokenizer, lines, "document", (4,))[0][:, :8])
-    pieces = [span_of(line, number) for number, line in enumerate(lines)]
-    asked = SentenceTransformer(str(out), device="cpu").encode(pieces)
-    scores = unit_rows(asked) @ full.T
-    ranks = 1 + (scores > np.diag(scores)[:, None]).sum(axis=1)
-    assert float(figures[1]) == pytest.approx(np.mean((ranks <= 10) / ranks), abs=0.02)
-    whole.fitted = None
-    raw = unit_rows(embed_texts(whole, tokenizer, lines, "document", (2,))[0][:, :8])
-    assert (found * full).sum(1).mean() > (raw * full).sum(1).mean() + 0.1
-    for cut, reason in (("L4D8", "reads no words"), ("L0D8", "layer 0 is words alone")):
-        assert reason in refused(*export, "--cut", cut)
 
 
 def test_layer_0_is_exported_as_words(tiny_fitted: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +30,6 @@ from m2dr.core.records import (
 from m2dr.core.report import Report
 from m2dr.core.requests import FitIndexRequest, QueryLog
 from m2dr.data.dataset import Dataset
-from m2dr.evaluation.measures import measure
-from m2dr.index.docids import Docids, encode_docids
-from m2dr.index.exact import prefix_runs
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import Store
 from m2dr.maps import files as map_files
@@ -51,8 +47,8 @@ from m2dr.maps.fit import (
     word_rows,
     words_towards,
 )
-from m2dr.maps.log import distinct_queries, logged, queries_of, weight_told
-from m2dr.maps.words import ShortTexts, WordRows
+from m2dr.maps.log import distinct_queries, log_weight, logged, queries_of
+from m2dr.maps.words import WordRows
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import open_model
 from m2dr.model.devices import choose_device, choose_dtype
@@ -68,12 +64,7 @@ from m2dr.tasks.corpus import CorpusDigest, model_for, open_bm25, open_corpus, t
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, asked_of, refuse_other_fit
-from m2dr.tasks.indexing.unrelated import measure_unrelated
 from m2dr.tasks.vectors import query_vectors
-
-TRIED = (0.0, 0.1, 0.2, 0.4, 1.2)  # weights of a log
-JUDGED = 500  # queries that the weight of a log is chosen by, at most
-FEWEST_JUDGED = 20  # with fewer it is not chosen
 
 
 def fit_encoded(
@@ -97,10 +88,7 @@ def fit_encoded(
         map_files.forget_states(maps.folder)
         remove_stale_lock(maps.folder)
     elif any(maps.folder.glob("states-*")):
-        asked = asked_of(log, language, FitOptions.before(job.index))
-        _fit(job, dataset, store, asked)
-    if maps.are_fitted and not maps.record.unrelated:
-        measure_unrelated(job.model, dataset, store, maps, job.device, job.dtype)
+        _fit(job, dataset, store, asked_of(log, language, FitOptions.before(job.index)))
 
 
 def refit_words(index: IndexFolder, dataset: Dataset) -> None:
@@ -124,16 +112,14 @@ def refit_words(index: IndexFolder, dataset: Dataset) -> None:
         record, before = maps.record, WordTable.open(folder)
         store = index.store(record.layer)
         short = ShortFile.read(folder).of(store.digests())
-        rows, vectors = _rows_of(store, dataset, before.language)
-        beside = _beside(short, record.fit.query_weight, len(vectors))
-        words = words_towards(rows, vectors, beside, (store.manifest.corpus,))
+        words = _words(store, dataset, before.language, short, record.fit.query_weight)
         # Stopped before the record is written, the words are not those of the record and refused.
         words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
         replace(words_and_exits, query_model=before.query_model).write(folder)
         short.write(folder)
         spans = len(short.digests)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
-        fit = replace(fit, spans=spans, span_weight=span_weight(len(vectors)) if spans else 0.0)
+        fit = replace(fit, spans=spans, span_weight=span_weight(store.documents) if spans else 0.0)
         _write_record(replace(record, fit=fit, texts=store.manifest.texts), folder)
     exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
     say(
@@ -168,8 +154,7 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
     if fitted:
         refuse_other_fit(maps, request, request.language)
     outdated = fitted and maps.is_old()
-    measured = fitted and maps.record.unrelated
-    if measured and not request.query_model and not outdated:
+    if fitted and not request.query_model and not outdated:
         these = "exits of these documents"
         if maps.is_old(1):
             these = "exits of documents that have changed since"
@@ -200,12 +185,12 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
         open_bm25(index, store, lambda: dataset, request.language, rebuild=True)
     if request.query_model:
         _bridge(request, dataset, store, maps)
-    record = measure_unrelated(model, dataset, store, maps, request.device, request.dtype)
+    record = maps.record
     text = f"{counted(record.fit.texts, 'documents')}: {maps}"
     return FitIndexReport(record, text=text, files=(maps.folder,))
 
 
-def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, maps: Maps) -> IndexExits:
+def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, maps: Maps) -> None:
     """Add to the words of an index what leads queries of another model to the stored vectors.
 
     The model encodes documents, and M = argmin Σ ‖M v − b‖² + λ ‖M‖² goes from the stored vector v
@@ -231,17 +216,16 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, maps: Maps
         worth = None
         if judges.size:
             texts = list(texts_of(dataset, rows[judges]))
-            worth = measure_bridge(encoder, words, texts, judges, ours, theirs)
+            worth = measure_bridge(encoder, words, texts, ours, theirs)
         remove_files(folder, EXITS_FILE)
         words.write(folder)
-        written = _write_record(replace(record, unrelated=(), bridge=worth), folder)
+        _write_record(replace(record, bridge=worth), folder)
     cosine = (
         "" if head.cosine is None else f"; cosine with its vectors, held out: {head.cosine:.3f}"
     )
     say(f"Bridge to {encoder.name} by {counted(len(rows), 'documents', ',')}{cosine}.")
     if worth:
         say(bridge_told(worth))
-    return written
 
 
 def _fit(
@@ -250,7 +234,7 @@ def _fit(
     store: Store,
     asked: FitOptions,
     given: tuple[Path | None, Path | None] = (None, None),
-) -> IndexExits:
+) -> None:
     """Fit exits, or words of vectors without a model.
 
     Args:
@@ -263,7 +247,7 @@ def _fit(
     begun, queries, folder = time.monotonic(), asked.queries, job.index.exits
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
-        names = (store.manifest.corpus,)
+        names, weight = (store.manifest.corpus,), log_weight(queries, asked.query_weight)
         if not job.model.card.query_layer:
             kept = queries and given == (None, None)
             short = (
@@ -271,15 +255,12 @@ def _fit(
                 if kept
                 else _given(*given, job.model.card, job.index)
             )
-            rows, vectors = _rows_of(store, dataset, asked.language)
-            judged = partial(judged_weight, rows, vectors, short, dataset, store)
-            weight = weight_told(queries, asked.query_weight, judged)
-            words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
+            words = _words(store, dataset, asked.language, short, weight)
             fit = FitRecord(
                 names, store.documents, 0, "none", len(words.rows), words.language, (), ()
             )
-            fit = logged(fit, queries, weight)
-            return _write(words, store, fit, "", folder, short)
+            _write(words, store, logged(fit, queries, weight), "", folder, short)
+            return
         if given[1] is not None:
             raise UserError(
                 f"{given[1]} is for vectors without a model, and these are of {job.model}."
@@ -297,21 +278,17 @@ def _fit(
             as_targets(encoder, read.short[:, -job.model.card.width :]),
             store.digests()[sampled[read.places]],
         )
-        rows, vectors = _rows_of(store, dataset, asked.language)
-        judged = partial(judged_weight, rows, vectors, short, dataset, store)
-        weight = weight_told(queries, asked.query_weight, judged)
-        words = words_towards(rows, vectors, _beside(short, weight[0], len(vectors)), names)
+        words = _words(store, dataset, asked.language, short, weight)
         fit = fit_exits(encoder, read, words, names, "none", weight)
-        fit = replace(fit, span_weight=span_weight(len(vectors)) if read.spans else 0.0)
+        fit = replace(fit, span_weight=span_weight(store.documents) if read.spans else 0.0)
         assert encoder.fitted is not None
-        record = _write(encoder.fitted, store, fit, str(dtype), folder, short)
+        _write(encoder.fitted, store, fit, str(dtype), folder, short)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     say(
         f"{counted(fit.words, 'words', ',')} and exits fitted, also on "
         f"{counted(fit.spans, 'spans', ',')}, in {time.monotonic() - begun:,.0f} s; "
         f"cosines of layers from 1 with the full model, held out: {cosines}."
     )
-    return record
 
 
 def _given(path: Path | None, given: Path | None, card: ModelCard, index: IndexFolder) -> ShortFile:
@@ -346,53 +323,14 @@ def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, F
     return word_rows(texts, len(rows), length, language), _vectors_of(store, rows)
 
 
-def _beside(short: ShortFile, query_weight: float, documents: int) -> list[ShortTexts]:
-    vectors = short.vectors.astype(np.float32)
-    return spans_and_log(short.texts, vectors, len(short.digests), documents, query_weight)
-
-
-def judged_weight(
-    rows: WordRows, vectors: Float32, short: ShortFile, dataset: Dataset, store: Store
-) -> tuple[float, str] | None:
-    """Return the weight of a log with which words rank best by judgements of dev or train.
-
-    Queries that are judged are left out of the log meanwhile, and may be all of it.
-
-    Args:
-        rows: words of the documents.
-        vectors: [N, W] of the same documents.
-        short: spans and the log.
-        dataset: the documents and judgements.
-        store: of the documents.
-
-    Returns:
-        The weight and what says so; None without enough judgements, or where they do not tell.
-    """
-    split = next((name for name in ("dev", "train") if name in dataset.splits), "")
-    judged = dataset.queries(split) if split else []
-    judged = judged[:: max(2, -(-len(judged) // JUDGED))]
-    if len(judged) < FEWEST_JUDGED:
-        return None
-    texts, own = [query.text for query in judged], len(short.digests)
-    left = {" ".join(text.lower().split()) for text in texts}
-    kept = [n for n, text in enumerate(short.texts) if n < own or text.lower() not in left]
-    rest = ShortFile([short.texts[n] for n in kept], short.vectors[kept], short.digests)
-    sampled = map_files.sampled_rows(store.documents, map_files.MOST_WORD_TEXTS)
-    docids = Docids(encode_docids(store.docids.take(sampled)))
-    names = [query.id for query in judged]
-    chosen = {*names}
-    judgements = [each for each in dataset.judgements(split) if each.query_id in chosen]
-    found: dict[float, float] = {}
-    for weight in TRIED:
-        table = words_towards(rows, vectors, _beside(rest, weight, len(vectors)), (dataset.name,))
-        dim, queries = vectors.shape[1], table.embed(texts)
-        run = prefix_runs(names, queries, vectors, docids, (dim,), 10, "dot")[dim]
-        found[weight] = measure(run, judgements, ("nDCG@10",)).mean["nDCG@10"]
-    if len({*found.values()}) == 1:
-        return None
-    best = max(found, key=lambda weight: found[weight])
-    told = ", ".join(f"{value:.3f} with {weight:g}" for weight, value in found.items())
-    return best, f"nDCG@10 of {len(judged)} queries of {split}: {told}"
+def _words(
+    store: Store, dataset: Dataset, language: str, short: ShortFile, query_weight: float
+) -> WordTable:
+    """Return words fitted to the stored vectors, to spans of documents and to a log."""
+    rows, vectors = _rows_of(store, dataset, language)
+    targets = short.vectors.astype(np.float32)
+    beside = spans_and_log(short.texts, targets, len(short.digests), store.documents, query_weight)
+    return words_towards(rows, vectors, beside, (store.manifest.corpus,))
 
 
 def _vectors_of(store: Store, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -408,7 +346,7 @@ def _write(
     dtype: str,
     folder: Path,
     short: ShortFile,
-) -> IndexExits:
+) -> None:
     """Replace the exits or the words in the folder, their record last."""
     remove_files(folder, EXITS_FILE, EXITS, map_files.SPANS_FILE, f".*{TEMPORARY_SUFFIX}")
     if isinstance(fitted, WordTable):
@@ -426,17 +364,15 @@ def _write(
         dtype,
         exits_texts=texts,
     )
-    return _write_record(record, folder)
+    _write_record(record, folder)
 
 
-def _write_record(record: IndexExits, folder: Path) -> IndexExits:
+def _write_record(record: IndexExits, folder: Path) -> None:
     """Write a record with the digests of the files that are there."""
     written = [n for n in (EXITS, WORDS, map_files.SPANS_FILE) if (folder / n).exists()]
     files = tuple((name, sha256_of(folder / name)) for name in written)
-    record = replace(record, files=files)
-    write_record(folder / EXITS_FILE, record)
+    write_record(folder / EXITS_FILE, replace(record, files=files))
     map_files.forget_states(folder)
-    return record
 
 
 def _states(

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.option import PERCENTILES
 from m2dr.core.progress import progress
-from m2dr.core.records import Cut, Document
+from m2dr.core.records import Document
 from m2dr.core.report import Report
 from m2dr.core.requests import VerifyRequest
 from m2dr.data.dataset import Dataset
@@ -119,18 +118,9 @@ def _shared_problems(index: IndexFolder) -> Iterator[str]:
 
 
 def _measured(index: IndexFolder) -> Iterator[str]:
-    """Yield scores of unrelated texts at dims that are built, and what a bridge is worth."""
-    if not Maps(index).exist:
-        return
-    record = Maps(index).record
-    built = {one.dim for layer in index.layers for one in index.engines(layer)}
-    built.add(max((row.dim for row in record.unrelated), default=0))
-    for row in (row for row in record.unrelated if row.dim in built):
-        pairs = zip(PERCENTILES, row.quantiles, strict=True)
-        shown = ", ".join(f"p{percentile:g} {score:.3f}" for percentile, score in pairs)
-        yield f"Unrelated texts at {Cut(row.layer, row.dim)}: {shown}"
-    if record.bridge:
-        yield bridge_told(record.bridge)
+    """Yield what a bridge is worth."""
+    if Maps(index).exist and (bridge := Maps(index).record.bridge):
+        yield bridge_told(bridge)
 
 
 def _check_maps(maps: Maps) -> None:

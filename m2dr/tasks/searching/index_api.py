@@ -242,7 +242,7 @@ class Index:
         document_layer: int | None = None,
         k: int | None = None,
         filter: str = "",
-        min_score: float | str | None = None,
+        min_score: float | None = None,
         **weights: bool | float | None,
     ) -> Any:  # an Answer, or a list of them
         """Return the best `k` documents of each query.
@@ -258,8 +258,7 @@ class Index:
             k: documents per query; 10 by default, or all where there are fewer.
             filter: which documents may be found, by their own fields, as `m2dr search --filter`
                 takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
-            min_score: least score of a hit: a number, or a percentile such as "p99", which so many
-                of unrelated texts score below.
+            min_score: least score of a hit; as the index was opened by default.
             weights: hybrid, whether to rank by BM25 too, or its weight, and query_mix, whether to
                 add the words of queries to their vectors at layers that read none, or by which
                 weight; as the index was opened by default.

@@ -63,8 +63,8 @@ def search(request: requests.QueriesRequest) -> Report:
     if not answer.hits:
         if not searcher.vectors([request.text]).any():
             reason = "no word of the query is known at layer 0"
-        elif request.min_score:
-            reason = f"none reaches --min-score {request.min_score}"
+        elif request.min_score is not None:
+            reason = f"none reaches --min-score {request.min_score:g}"
         elif request.filter:
             reason = "none fits the filter"
         else:  # by BM25 alone

@@ -40,7 +40,6 @@ from m2dr.index.milvus import in_milvus, open_collection
 from m2dr.index.searchable import AtLeast, Mixed, Ranker, Searchable
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
-from m2dr.maps.files import Maps, unrelated_score
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.words import scaled
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
@@ -411,7 +410,6 @@ class Searcher:
         self.cut = Cut(plan.layer, self.documents.dim)
         self.documents.accept(resolved.model.label(), self.cut)
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
-        self.least = lru_cache(_FILTERS)(self._least)
         self._ranker = lru_cache(_FILTERS)(self._where)
         self.where()
         self.warnings = plan.warnings(self.documents.dim, self.documents.warnings)
@@ -438,33 +436,8 @@ class Searcher:
         options = replace(self.plan.options, **blend_weights)
         return replace(blend, query_mix=replace(self.plan, options=options).mix)
 
-    def _least(self, asked: str, blend: requests.Blend) -> float | None:
-        """Return the least score of a hit; None where none was asked for.
-
-        Args:
-            asked: as `m2dr search --min-score` takes it.
-            blend: weights of the search.
-
-        Raises:
-            UserError: it is a percentile, and none is known of scores as these.
-        """
-        if not asked.startswith("p"):
-            return float(asked) if asked else None
-        plan, index = self.plan, self.resolved.index
-        if any(blend.weights.values()) or plan.source == "bridge":
-            raise UserError(f"{asked} is of scores by one model's vectors alone; give a number.")
-        maps = Maps(index) if Maps(index).are_fitted else None
-        meets_last = self.documents.layer == plan.card.layers and (plan.maps or plan.is_as_trained)
-        score = unrelated_score(maps, asked, self.cut.layer, self.cut.dim) if meets_last else None
-        if score is None:
-            raise UserError(
-                f"{index} knows no {asked} of unrelated texts at {self.cut}; m2dr index fit finds "
-                "it at 8, 16, 32 dims and so on, against documents of the last layer."
-            )
-        return score
-
     def where(
-        self, filter: str = "", min_score: float | str | None = None, **weights: bool | float | None
+        self, filter: str = "", min_score: float | None = None, **weights: bool | float | None
     ) -> Ranker:
         """Return the open index, in which only documents that fit a filter are found.
 
@@ -472,7 +445,7 @@ class Searcher:
 
         Args:
             filter: such as `year >= 2020 and lang = en`; that of the request when empty.
-            min_score: as `least` takes it, or a number; that of the request when None.
+            min_score: least score of a hit; that of the request when None.
             weights: as `blend` takes them.
 
         Raises:
@@ -484,8 +457,7 @@ class Searcher:
         shown: requests.Shown = self.resolved.request
         if min_score is not None:
             shown = request_of(requests.Shown, {"min_score": min_score})
-        blend = self.blend(**weights)
-        return self._ranker(text, blend, self.least(shown.min_score, blend))
+        return self._ranker(text, self.blend(**weights), shown.min_score)
 
     def _where(self, text: str, blend: requests.Blend, least: float | None = None) -> Ranker:
         if least is not None:
@@ -569,7 +541,7 @@ class Searcher:
         texts: Sequence[str],
         k: int | None = None,
         filter: str = "",  # as the option is called
-        min_score: float | str | None = None,
+        min_score: float | None = None,
         **weights: bool | float | None,
     ) -> list[Answer]:
         """Return the best `k` documents of each query, in the order of the queries.
