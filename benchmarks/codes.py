@@ -62,7 +62,7 @@ def quality(
         with tempfile.TemporaryDirectory() as folder:
             place, turned = Path(folder) / "layer-01", documents @ by.T
             store = write_store(place, [turned], len(turn), docids, shard_rows=len(docids))
-            for dim in dict.fromkeys((len(turn), *args.dims)):  # losses are to the full vectors
+            for dim in dict.fromkeys((len(turn), *DIMS)):  # losses are to the full vectors
                 for engine in ROWS:
                     index = open_index(build_index(store, dim, engine))
                     values = []
@@ -112,12 +112,10 @@ def print_quality(args: argparse.Namespace) -> None:
     print("hit rescored from the store at the same dim / without. Bytes are those of a document.")
     for rotated, title in ((False, "As they are"), (True, "Rotated to principal axes")):
         print(f"\n## {title}\n")
-        print(
-            table_head("engine", *(each for dim in args.dims for each in (f"{dim} dims", "bytes")))
-        )
+        print(table_head("engine", *(each for dim in DIMS for each in (f"{dim} dims", "bytes"))))
         for engine in ROWS:
             cells = []
-            for dim in args.dims:
+            for dim in DIMS:
                 again, alone = mean[rotated, engine, dim]
                 cells += [f"{again:+.1f} / {alone:+.1f}", str(size(engine, dim))]
             print(table_row(engine, *cells))
@@ -139,7 +137,6 @@ def main() -> None:
     parser.add_argument("corpora", nargs="*")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--model", default="minilm")
-    parser.add_argument("--dims", type=int, nargs="+", default=DIMS)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--rows", type=int, default=0)
     args = parser.parse_args()

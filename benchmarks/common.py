@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from m2dr.core.records import Label, Similarity
+from m2dr.core.records import Label
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 
@@ -48,11 +48,10 @@ def write_store(
     shards: Iterable[Floats],
     width: int,
     docids: Sequence[str] = (),
-    similarity: Similarity = "cosine",
     shard_rows: int = SHARD_ROWS,
 ) -> Store:
     """Write a store of vectors; without docids they are d0, d1 and so on."""
-    label = Label(fingerprint="0" * 64, similarity=similarity, pooling="mean", documents="same")
+    label = Label(fingerprint="0" * 64, similarity="cosine", pooling="mean", documents="same")
     writer = begin_store(folder, StorePlan("benchmark", 1, width, label, shard_rows=shard_rows))
     done = 0
     for number, shard in enumerate(shards):

@@ -1,18 +1,18 @@
 """How fast a corpus becomes vectors, what of that is matrix products, and how much memory it takes.
 
-    python benchmarks/encoding.py --what a,b,c,d --rounds 5 --documents 20000 --data DATA
+    python benchmarks/encoding.py --what a,b,c,d,e --rounds 5 --documents 20000 --data DATA
 
-`a` needs `pip install "m2dr[compare,quickstart]"`, and `--runtimes torch,openvino` the extra
+`a` and `e` need `pip install "m2dr[compare,quickstart]"`, and `--runtimes torch,openvino` the extra
 openvino. DATA is a folder with beir/scifact and beir/nfcorpus; --pool names a corpus of MS MARCO
-passages, such as DATA/msmarco/passage-pool. Each round of `a`, `b` and `c` runs its rivals one
-after the other, so that what else the machine does falls on all alike; the tables hold medians, and
-the lowest and highest. Prints Markdown.
+passages, such as DATA/msmarco/passage-pool. Each round of `a`, `b`, `c` and `e` runs its rivals
+one after the other, so that what else the machine does falls on all alike; the tables hold medians,
+and the lowest and highest. `e` encodes the same strings by `m2dr.Encoder` and SentenceTransformer,
+both in fp32 with their defaults. Prints Markdown.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -26,8 +26,19 @@ import numpy as np
 import torch
 from common import built_in, cosines, machine
 from numpy.typing import NDArray
-from timing import Rivals, Times, in_turn, peak_memory, ratios, spread, table_head, table_row
+from timing import (
+    Rivals,
+    Times,
+    in_turn,
+    peak_memory,
+    process,
+    ratios,
+    spread,
+    table_head,
+    table_row,
+)
 
+import m2dr
 from m2dr.core.files import cache_folder
 from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
@@ -41,7 +52,6 @@ from m2dr.model.tokenizer import tokenize
 from m2dr.model.tokens import Ragged, buckets
 from m2dr.tasks.indexing.index import encode_corpus
 
-PEER_BATCH = 512  # texts, of a peer that has a GPU to fill
 LARGE = 1024  # rows and columns of a product at the processor's full rate
 TOKENS = 256
 Vectors = dict[str, NDArray[np.float32]]  # that each way made
@@ -52,10 +62,8 @@ def main() -> None:
     model = asked.model or built_in()
     device = choose_device(asked.device)
     dtype = choose_dtype(asked.dtype, device)
-    if asked.threads:
-        torch.set_num_threads(asked.threads)
     print(f"{machine()}, {device.type}, {dtype}, {model}\n")
-    texts = _texts(asked) if set(asked.what) & set("abc") else []
+    texts = _texts(asked) if set(asked.what) & set("abce") else []
     for what in asked.what:
         if what == "a":
             _against(asked, model, texts, device, dtype)
@@ -65,11 +73,13 @@ def main() -> None:
             _layers(asked, model, texts, device, dtype)
         if what == "d":
             _memory(asked, model)
+        if what == "e":
+            _objects(asked, model, texts)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--what", type=lambda text: text.split(","), default=list("abcd"))
+    parser.add_argument("--what", type=lambda text: text.split(","), default=list("abcde"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--documents", type=int, default=20_000, help="of the pool")
     parser.add_argument("--only", type=int, default=0, help="of all texts, at most; 0 for all")
@@ -79,7 +89,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--runtimes", type=lambda text: text.split(","), default=["torch"])
-    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--sizes", type=int, nargs=2, default=(50_000, 500_000), help="of d")
     parser.add_argument("--words", type=int, default=0, help="of each document of d; 0: all")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
@@ -107,7 +116,6 @@ def _texts(asked: argparse.Namespace) -> list[str]:
 
 OURS, PEER = "m2dr", "sentence-transformers"
 IN_OPENVINO = "m2dr in openvino"
-LARGE_BATCHES = f"the same in batches of {PEER_BATCH}"
 
 
 def rivals_of(
@@ -116,7 +124,6 @@ def rivals_of(
     device: torch.device,
     dtype: torch.dtype,
     kept: Vectors,
-    peers: bool = True,
     runtimes: Sequence[str] = ("torch",),
 ) -> dict[str, Callable[[], None]]:
     """Ways from texts to vectors, each of which leaves what it made in `kept`."""
@@ -124,8 +131,6 @@ def rivals_of(
     rivals = {
         own[name]: _ours(own[name], name, model, texts, device, dtype, kept) for name in runtimes
     }
-    if not peers:
-        return rivals
     from sentence_transformers import SentenceTransformer
 
     def loaded(**options: object) -> SentenceTransformer:
@@ -135,15 +140,13 @@ def rivals_of(
 
     rival, same = loaded(), loaded(torch_dtype=dtype)
 
-    def theirs(peer: SentenceTransformer, name: str, batch: int = 32) -> None:
-        vectors = peer.encode(texts, show_progress_bar=False, batch_size=batch)
-        kept[name] = np.asarray(vectors)
+    def theirs(peer: SentenceTransformer, name: str) -> None:
+        kept[name] = np.asarray(peer.encode(texts, show_progress_bar=False))
 
     rivals[PEER] = lambda: theirs(rival, PEER)
     if dtype is not torch.float32:
         name = f"the same in {dtype}"
         rivals[name] = lambda: theirs(same, name)
-    rivals[LARGE_BATCHES] = lambda: theirs(same, LARGE_BATCHES, PEER_BATCH)
     return rivals
 
 
@@ -195,8 +198,7 @@ def _against(
     dtype: torch.dtype,
 ) -> None:
     kept: Vectors = {}
-    rivals = rivals_of(model, texts, device, dtype, kept, runtimes=asked.runtimes)
-    del rivals[LARGE_BATCHES]
+    rivals = rivals_of(model, texts, device, dtype, kept, asked.runtimes)
     seconds = in_turn(rivals, asked.rounds)
     print_rates(seconds, len(texts))
     own = [name for name in rivals if name in (OURS, IN_OPENVINO)]
@@ -306,6 +308,24 @@ def _layers(
     print()
 
 
+def _objects(asked: argparse.Namespace, model: str, texts: list[str]) -> None:
+    """`m2dr.Encoder` beside SentenceTransformer."""
+    from sentence_transformers import SentenceTransformer
+
+    ours = m2dr.Encoder.from_pretrained(model, device=asked.device, dtype="fp32")
+    peer = SentenceTransformer(model, device=None if asked.device == "auto" else asked.device)
+    same = cosines(ours.encode_documents(texts[:32]), np.asarray(peer.encode(texts[:32])))
+    rivals = {
+        "m2dr.Encoder.encode_documents": lambda: ours.encode_documents(texts),
+        "SentenceTransformer.encode": lambda: peer.encode(texts, show_progress_bar=False),
+    }
+    seconds = in_turn(rivals, asked.rounds)
+    print_rates(seconds, len(texts))
+    mine, theirs = seconds.values()
+    print(table_row("ratio", spread(ratios(theirs, mine))))
+    print(f"\nCosines of the first 32: least {same.min():.5f}\n")
+
+
 def _memory(asked: argparse.Namespace, model: str) -> None:
     """Peak memory of the whole command at the first layer, in a process of its own per size."""
     print(table_head("documents", "peak memory, MB"))
@@ -313,9 +333,8 @@ def _memory(asked: argparse.Namespace, model: str) -> None:
     for size in asked.sizes:
         with tempfile.TemporaryDirectory() as place:
             _repeated(Path(place) / "corpus", asked, size)
-            words = [sys.executable, __file__, "--child", place, model, asked.device]
-            done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
-        peaks.append(float(done.stdout.split()[-1]))
+            printed = process(__file__, "--child", place, model, asked.device)
+        peaks.append(float(printed.split()[-1]))
         print(table_row(f"{size:,}", f"{peaks[-1]:,.0f}"))
     print(f"\nDifference: {peaks[-1] - peaks[0]:,.0f} MB\n")
 

@@ -1,10 +1,9 @@
 """Engines on the same vectors: what they find, hold, cost to build and answer.
 
     python benchmarks/engines.py indexes/pydocs/0123456789ab/layer-06 --dim 32 128
-    python benchmarks/engines.py vectors.npy --queries queries.npy --dim 128
 
-VECTORS is a store's folder or an .npy of [N, H]. Queries are an .npy of [Q, H]; without one they
-are documents that were held out of the index. Each (engine, setting) is built in a fresh folder and
+VECTORS is a store's folder or an .npy of [N, H]. Queries are documents that were held out of the
+index. Each (engine, setting) is built in a fresh folder and
 timed in this process, one thread per core unless OMP_NUM_THREADS says otherwise; latencies are of
 single queries, one after another. Prints Markdown.
 """
@@ -100,10 +99,8 @@ def compare_dim(
     return rows
 
 
-def split(vectors: Floats, queries: Path | None, count: int) -> tuple[Floats, Floats]:
-    """Documents and queries; documents held out stand in for queries."""
-    if queries is not None:
-        return vectors, np.load(queries, allow_pickle=False).astype(np.float32)[:count]
+def split(vectors: Floats, count: int) -> tuple[Floats, Floats]:
+    """Documents, and queries for which documents held out stand in."""
     count = min(count, len(vectors) // 10)
     drawn = np.random.default_rng(SEED).permutation(len(vectors))
     return vectors[np.sort(drawn[count:])], vectors[drawn[:count]]
@@ -115,11 +112,10 @@ def main() -> None:
     parser.add_argument("vectors", type=Path, help="a store's folder, or an .npy")
     parser.add_argument("--dim", type=int, nargs="+", default=[128])
     parser.add_argument("--engine", nargs="+", choices=list(ENGINES), default=list(ENGINES))
-    parser.add_argument("--queries", type=Path, help="an .npy")
     parser.add_argument("--count", type=int, default=1000, help="queries")
     parser.add_argument("--singles", type=int, default=500, help="queries that are timed alone")
     asked = parser.parse_args()
-    documents, queries = split(read_vectors(asked.vectors), asked.queries, asked.count)
+    documents, queries = split(read_vectors(asked.vectors), asked.count)
     faiss = load_faiss()
     print(f"{machine()}, faiss {faiss.__version__} ({faiss.get_compile_options().strip()})")
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,6 @@ from common import SHARD_ROWS as BLOCK
 from common import Floats, machine, write_store
 from timing import Rivals, in_turn, ratios, spread, table_head, table_row
 
-from m2dr.core.records import Similarity
 from m2dr.index.exact import ExactIndex, grid_top_k
 from m2dr.index.library import load_faiss
 from m2dr.index.store import Store, open_store
@@ -73,33 +72,30 @@ def drawn(originals: Floats, rows: int, seed: int) -> Floats:
     return found
 
 
-def written(folder: Path, originals: Floats, documents: int, similarity: Similarity) -> Store:
+def written(folder: Path, originals: Floats, documents: int) -> Store:
     """A store of that many vectors."""
     starts = enumerate(range(0, documents, BLOCK))
     shards = (drawn(originals, min(BLOCK, documents - start), i) for i, start in starts)
-    return write_store(folder, shards, originals.shape[1], similarity=similarity)
+    return write_store(folder, shards, originals.shape[1])
 
 
 def flat(store: Store, dim: int) -> Any:
     """FAISS's full scan of a prefix."""
     index = load_faiss().IndexFlatIP(dim)
     for _, block in store.blocks():
-        index.add(prefixes(block, dim, store.manifest.label.similarity))
+        index.add(prefixes(block, dim, "cosine"))
     return index
 
 
 def by_faiss(material: Material, dim: int, k: int, queries: Floats, *, threshold: int = 1) -> None:
     """Queries cut and normalised as the documents are, and searched."""
     load_faiss().cvar.distance_compute_blas_threshold = threshold
-    similarity = material.store.manifest.label.similarity
-    material.flats[dim].search(prefixes(queries, dim, similarity), k)
+    material.flats[dim].search(prefixes(queries, dim, "cosine"), k)
 
 
 def by_scan(material: Material, dims: list[int], k: int) -> None:
     """Every dim in one pass, straight from the files."""
-    store = material.store
-    similarity = store.manifest.label.similarity
-    grid_top_k([material.queries], store, dims, k, similarity)
+    grid_top_k([material.queries], material.store, dims, k, "cosine")
 
 
 def bare_product(material: Material) -> None:
@@ -183,7 +179,7 @@ def title(arguments: argparse.Namespace, material: Material) -> str:
     return (
         f"# A full scan of {material.store.documents:,} × {material.store.width}\n\n"
         f"{machine()}, faiss {load_faiss().__version__}; {len(material.queries)} queries, "
-        f"{arguments.similarity}, vectors from {source}. Medians of {arguments.rounds} rounds, "
+        f"cosine, vectors from {source}. Medians of {arguments.rounds} rounds, "
         f"with the least and the most; ratios within a round. "
         f"`python benchmarks/exact.py` says how.\n"
     )
@@ -196,7 +192,6 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--width", type=int, default=384, help="Where no store is given.")
     parser.add_argument("--store", type=Path, help="Real vectors to repeat with noise.")
-    parser.add_argument("--similarity", choices=["dot", "cosine"], default="cosine")
     parser.add_argument("--k", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -211,7 +206,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         originals = sample(arguments.store, arguments.width)
-        store = written(Path(folder), originals, arguments.documents, arguments.similarity)
+        store = written(Path(folder), originals, arguments.documents)
         queries = drawn(originals, arguments.queries, seed=10**6)
         material = Material(store, queries, {store.width: flat(store, store.width)})
         print(title(arguments, material))

@@ -56,9 +56,8 @@ def main() -> None:
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--split", default="test")
     parser.add_argument("--queries", type=int, default=1000, help="At most.")
-    parser.add_argument("--k", type=int, default=10)
     arguments = parser.parse_args()
-    store, k = open_store(arguments.store), arguments.k
+    store, k = open_store(arguments.store), 10
     queries = encoded(arguments, store)
     exact = ExactIndex(store, store.width)
     scan = milliseconds(exact, queries, k)

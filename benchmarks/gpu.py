@@ -4,38 +4,39 @@
     scripts/on_a_gpu training search          some of them
     scripts/on_a_gpu --device cpu --tiny      all of it on tiny sizes, without a GPU
 
-`tests` runs the tests marked gpu; `training`, `encoding` and `search` measure the cases of
-benchmarks/gpu_cases.py. Every part runs in a process of its own and writes each row as soon as it
-is measured, so that a part that is stopped at its limit keeps what it has, and after a case that
-takes its process down the rest goes on in a new one. What failed stands on the page with the last
-lines of what it said, and the exit code is then 1.
+`tests` runs the tests marked gpu; `training` and `search` measure the cases of
+benchmarks/gpu_cases.py; encoding is measured by `encoding.py --device cuda`. Every part runs in a
+process of its own and writes each row as soon as it is measured, so that a part that is stopped at
+its limit keeps what it has, and after a case that takes its process down the rest goes on in a new
+one. What failed stands on the page with the last lines of what it said, and the exit code is
+then 1.
 """
 
 import argparse
 import json
 import os
 import platform
-import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from timing import spread, table_head, table_row
+from timing import table_head, table_row
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("tests", "training", "encoding", "search")
+PARTS = ("tests", "training", "search")
 LIMIT = 540.0  # seconds of one part
 TOLD = 12  # last lines of what a failure said
-# Without these nothing runs; without the others, the parts that need them.
+# Without these nothing runs; a case says what else it needs.
 NEEDED = (
     "torch",
     "transformers",
@@ -46,12 +47,6 @@ NEEDED = (
     "msgspec",
     "scipy",
 )
-WANTED = {
-    "tests": ("pytest", "pytest_timeout", "faiss", "ir_measures", "tensorboard"),
-    "training": ("sentence_transformers",),
-    "encoding": ("sentence_transformers",),
-    "search": ("faiss",),
-}
 SHOWN = ("torch", "transformers", "sentence-transformers", "faiss-gpu", "faiss-cpu", "numpy")
 Row = dict[str, Any]
 
@@ -81,10 +76,6 @@ def groups(parts: Sequence[str], tiny: bool) -> list[list[str]]:
 
 def run_together(parts: Sequence[str], asked: argparse.Namespace) -> int:
     """Run some parts in one process, and write the page of each; how much failed."""
-    for part in parts:
-        absent = [name for name in WANTED[part] if find_spec(name) is None]
-        if absent:
-            print(f"{part}: what needs {', '.join(absent)} is left out: not installed", flush=True)
     begun = time.monotonic()
     rows = list(run_tests(asked) if "tests" in parts else run_parts(parts, asked))
     seconds = time.monotonic() - begun
@@ -118,7 +109,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def run_cases(asked: argparse.Namespace) -> None:
     """In a process of its own: measure the cases of parts, except those that are to be skipped."""
-    from gpu_cases import cases
+    from gpu_cases import MissingError, cases
 
     skipped = set(asked.skip.read_text().splitlines())
     with asked.rows.open("a", encoding="utf-8") as file:
@@ -129,32 +120,25 @@ def run_cases(asked: argparse.Namespace) -> None:
 
         for part in asked.parts:
             for name, case in cases(part, asked.device, asked.tiny, asked.work).items():
-                if name not in skipped:
-                    own = {"part": part, "case": name}
-                    write({"table": "begun", **own})
-                    for row in rows_of(case):
+                if name in skipped:
+                    continue
+                own = {"part": part, "case": name}
+                write({"table": "begun", **own})
+                try:
+                    for row in case():
                         write(own | row)
-                        if "CUDA error" in str(row.get("told")):  # nothing works here any more
-                            os._exit(3)
+                except MissingError as error:
+                    write({"table": "left out", "told": str(error), **own})
+                except Exception as error:  # whatever it is, the other cases go on
+                    told = "".join(traceback.format_exception(error))
+                    write({"table": "failed", "told": last_lines(told), **own})
+                    if "CUDA error" in told:  # nothing works here any more
+                        os._exit(3)
 
 
-def rows_of(case: Callable[[], Iterator[Row]]) -> Iterator[Row]:
-    """Yield the rows of a case as they come; whatever it raises is a row too."""
-    from gpu_cases import MissingError
-
-    try:
-        yield from case()
-    except MissingError as error:
-        yield {"table": "left out", "told": str(error)}
-    except Exception as error:  # whatever it is, the other cases go on
-        yield {"table": "failed", "told": last_lines_of(error)}
-
-
-def last_lines_of(error: BaseException) -> str:
-    """The end of a traceback."""
-    import traceback
-
-    return "\n".join("".join(traceback.format_exception(error)).splitlines()[-TOLD:])
+def last_lines(told: str) -> str:
+    """The end of what was said."""
+    return "\n".join(told.splitlines()[-TOLD:])
 
 
 def run_parts(parts: Sequence[str], asked: argparse.Namespace) -> Iterator[Row]:
@@ -184,34 +168,36 @@ def run_parts(parts: Sequence[str], asked: argparse.Namespace) -> Iterator[Row]:
 
 
 def run_tests(asked: argparse.Namespace) -> Iterator[Row]:
-    """Run the tests marked gpu, and yield a row for each."""
+    """Run the tests marked gpu; yield how many passed, and a row for each that did not."""
     if find_spec("pytest") is None:
-        yield {
-            "table": "left out",
-            "part": "tests",
-            "case": "all",
-            "told": "pytest is not installed",
-        }
+        yield {"table": "left out", "part": "tests", "case": "all", "told": "pytest is missing"}
         return
     # Only files that have such tests: the others may need what this machine has not.
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text()]
     words = ["-m", "pytest", *(str(path.relative_to(ROOT)) for path in sorted(files))]
-    words += ["-m", "gpu and not slow" if asked.tiny else "gpu", "-v", "--tb=short", "--color=no"]
+    words += ["-m", "gpu and not slow" if asked.tiny else "gpu", "-q", "--tb=short", "--color=no"]
     words += ["-W", "default", "-p", "no:cacheprovider"]
     if find_spec("pytest_timeout") is None:  # its line in setup.cfg would be refused
         words += ["-o", "addopts=--import-mode=importlib", "-c", os.devnull, "--rootdir", "."]
     environment = {**os.environ, "M2DR_TEST_DEVICE": asked.device}
     deadline = time.monotonic() + asked.limit
-    code, told = ended([sys.executable, *words], deadline, environment, keep=10**6)
-    lines = re.findall(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", told, re.MULTILINE)
-    for name, state in lines:
-        yield {"table": "tests", "part": "tests", "case": name, "state": state.lower()}
-        if state in ("FAILED", "ERROR"):
-            yield failure(name, _said_of(name, told))
-    if code is None or not lines or (code and not any(s in ("FAILED", "ERROR") for _, s in lines)):
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "tests.xml"
+        words += ["--junitxml", str(report)]
+        code, told = ended([sys.executable, *words], deadline, environment)
+        tests = [*ET.parse(report).iter("testcase")] if report.exists() else []
+    said = {state: 0 for state in ("passed", "failure", "error", "skipped")}
+    for test in tests:
+        found = next((one for one in test if one.tag in said), None)
+        said[found.tag if found is not None else "passed"] += 1
+        if found is not None and found.tag != "skipped":
+            name = f"{test.get('classname')}::{test.get('name')}"
+            yield failure(name, last_lines(found.text or ""))
+    counts = ", ".join(f"{count} {state}" for state, count in said.items())
+    yield {"table": "told", "part": "tests", "case": "all", "told": f"Tests: {counts}."}
+    if code is None or not tests or code > 1:
         what = f"was stopped after {asked.limit:g} s" if code is None else f"ended with {code}"
-        end = "\n".join(told.splitlines()[-TOLD:])
-        yield failure("pytest", f"{end}\nIt {what}.")
+        yield failure("pytest", f"{told}\nIt {what}.")
 
 
 def failure(case: str, told: str) -> Row:
@@ -219,18 +205,10 @@ def failure(case: str, told: str) -> Row:
     return {"table": "failed", "part": "tests", "case": case, "told": told}
 
 
-def _said_of(name: str, told: str) -> str:
-    """What pytest said of a test that failed: the section below its name."""
-    title = re.escape(name.split("::", 1)[1].replace("::", "."))
-    found = re.search(rf"^_+ (?:ERROR at \w+ of )?{title} _+$(.*?)^[_=]+ ", told, re.M | re.S)
-    return "\n".join((found[1] if found else told).splitlines()[-TOLD:])
-
-
 def ended(
     words: Sequence[str],
     deadline: float,
     environment: dict[str, str] | None = None,
-    keep: int = TOLD,
 ) -> tuple[int | None, str]:
     """Run a process and all that it starts until the deadline; its code, None when stopped."""
     with tempfile.TemporaryFile("w+") as told:
@@ -248,7 +226,7 @@ def ended(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         told.seek(0)
-        return code, "\n".join(told.read().splitlines()[-keep:])
+        return code, last_lines(told.read())
 
 
 def _python_path() -> str:
@@ -262,7 +240,8 @@ def page_of(part: str, asked: argparse.Namespace, rows: list[Row], seconds: floa
     command = ["scripts/on_a_gpu", part, *(["--tiny"] if asked.tiny else [])]
     command += [] if asked.device == "cuda" else ["--device", asked.device]
     command += [] if asked.limit == LIMIT else ["--limit", f"{asked.limit:g}"]
-    body = [*PAGES[part](rows), *notes(rows)]
+    titles = dict.fromkeys(row["table"] for row in rows)
+    body = [line for title in sorted(titles, key="failed".__eq__) for line in shown(title, rows)]
     title = {"tests": "The tests marked gpu"}.get(part, part.capitalize())
     return "\n".join(
         [
@@ -296,141 +275,20 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def table(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table; none without rows."""
-    if not cells:
-        return
-    yield f"\n## {title}\n"
-    yield table_head(*columns)
-    yield from (table_row(*line) for line in cells)
-
-
-def of(rows: Sequence[Row], name: str) -> list[Row]:
-    """The rows of a table."""
-    return [row for row in rows if row["table"] == name]
-
-
-def tests_tables(rows: list[Row]) -> Iterator[str]:
-    """How many passed, and each with what became of it."""
-    found = of(rows, "tests")
-    counts = {state: sum(r["state"] == state for r in found) for state in ("passed", "failed")}
-    others = len(found) - sum(counts.values())
-    yield f"\n{counts['passed']} passed, {counts['failed']} failed, {others} skipped or broken."
-    cells = [[f"`{row['case']}`", str(row["state"])] for row in found]
-    yield from table("Each", ["test", "state"], cells)
-
-
-def training_tables(rows: list[Row]) -> Iterator[str]:
-    """Tokens per second and memory of each step, and each recipe against its peer."""
-    found = of(rows, "training")
-    cells = [
-        [
-            str(row["shape"]), str(row["step"]), spread(row["tokens/s"], 0),
-            spread(row["tokens/s with tokenising"], 0), spread(row["ms"], 1),
-            f"{row['peak GB']:.2f}", f"{row['loss']:.3f}",
-        ]
-        for row in found
-    ]  # fmt: skip
-    columns = ["model", "step", "tokens/s", "with tokenising", "ms", "peak GB", "loss"]
-    told = next((str(row["told"]) for row in found), "")
-    yield f"\n{told}"
-    yield from table("Each step", columns, cells)
-    by_name = {(row["shape"], row["step"]): row for row in found}
-    cells = []
-    for row in found:
-        peer = by_name.get((row["shape"], row["peer"]))
-        if peer is not None:
-            times = median(row["tokens/s"]) / median(peer["tokens/s"])
-            less = row["peak GB"] / peer["peak GB"]
-            names = [str(row[key]) for key in ("shape", "step", "peer")]
-            cells.append([*names, f"{times:.2f}", f"{less:.2f}"])
-    columns = ["model", "m2dr", "sentence-transformers", "times its tokens/s", "times its memory"]
-    yield from table("Against sentence-transformers", columns, cells)
-    cells = [
-        [str(row["of"]), str(row["way"]), spread(row["ms"], 1), f"{row['error']:.1e}"]
-        for row in of(rows, "decomposition")
-    ]
-    yield from table(
-        "The decomposition of full-dim's targets",
-        ["matrices", "by", "ms", "farthest from float64"],
-        cells,
-    )
-
-
-def encoding_tables(rows: list[Row]) -> Iterator[str]:
-    """Documents per second of each way, and the share of the matrix rate."""
-    for row in of(rows, "matrix rate"):
-        rate, size = spread(row["TFLOP/s"], 2), f"{row['size']:,}"
-        yield f"\nA bf16 product of {size} × {size} runs at {rate} TFLOP/s."
-    cells = [
-        [str(row["shape"]), str(row["way"]), spread(row["documents/s"], 0), f"{row['times']:.2f}"]
-        for row in of(rows, "encoding")
-    ]
-    columns = ["model", "texts to vectors by", "documents/s", "m2dr is so many times as fast"]
-    yield from table("Texts to vectors", columns, cells)
-    cells = [
-        [
-            str(row["shape"]), spread(row["tokens/s"], 0), spread(row["TFLOP/s"], 2),
-            spread(row["of the matrix rate"], 3), f"{row['padding']:.1%}",
-        ]
-        for row in of(rows, "rate")
-    ]  # fmt: skip
-    columns = ["model", "tokens/s", "TFLOP/s", "of the matrix rate", "padding"]
-    yield from table("Token ids to vectors (padding is not counted as work)", columns, cells)
-    for row in of(rows, "agreement"):
-        yield f"\n{row['shape']}: cosine to sentence-transformers in fp32, least {row['least']:.5f}"
-
-
-def search_tables(rows: list[Row]) -> Iterator[str]:
-    """Seconds of each engine, dim and k, and what it found."""
-    for row in of(rows, "corpus"):
-        yield (
-            f"\n{row['documents']:,} × {row['width']}: clustered vectors, written as float16 in "
-            f"{row['seconds']:.1f} s; {row['queries']:,} queries, cosine."
-        )
-    cells = [
-        [str(row["corpus"]), str(row["dim"]), str(row["engine"]), f"{row['seconds']:.2f}",
-         f"{row['gpu seconds']:.2f}", str(row["reason"])]
-        for row in of(rows, "built")
-    ]  # fmt: skip
-    columns = ["corpus", "dim", "engine", "built, s", "to the gpu, s", "where"]
-    yield from table("Indexes", columns, cells)
-    cells = [
-        [str(row["corpus"]), str(row["dim"]), f"{row['k']:,}", str(row["engine"]),
-         spread(row["seconds"], 4), f"{row['queries'] / median(row['seconds']):,.0f}",
-         f"{row['recall']:.4f}"]
-        for row in of(rows, "batch")
-    ]  # fmt: skip
-    columns = ["corpus", "dim", "k", "engine", "s", "queries/s", "recall"]
-    yield from table("All queries at once", columns, cells)
-    cells = [
-        [str(row["corpus"]), str(row["dim"]), str(row["k"]), str(row["engine"]),
-         spread(row["ms"], 2)]
-        for row in of(rows, "single")
-    ]  # fmt: skip
-    yield from table("One query at a time", ["corpus", "dim", "k", "engine", "ms"], cells)
-    yield (
-        "\nRecall is against float64 for the exact engine, on a few queries, and against the "
-        "exact engine for the others; equal scores count as found."
-    )
-
-
-def notes(rows: list[Row]) -> Iterator[str]:
-    """What was left out, and what failed."""
-    left = [f"- {row['case']}: {row['told']}" for row in of(rows, "left out")]
-    if left:
+def shown(title: str, rows: Sequence[Row]) -> Iterator[str]:
+    """Lines of the rows of one title: a table, sentences, or what was left out or failed."""
+    own = [row for row in rows if row["table"] == title]
+    if title == "told":
+        yield from (f"\n{row['told']}" for row in own)
+    elif title == "left out":
         yield "\n## Left out\n"
-        yield from left
-    for row in of(rows, "failed"):
-        yield f"\n## Failed: {row['case']}\n\n```\n{row['told']}\n```"
+        yield from (f"- {row['case']}: {row['told']}" for row in own)
+    elif title == "failed":
+        yield from (f"\n## Failed: {row['case']}\n\n```\n{row['told']}\n```" for row in own)
+    else:
+        yield f"\n## {title}\n\n{table_head(*own[0]['cells'])}"
+        yield from (table_row(*row["cells"].values()) for row in own)
 
-
-PAGES: dict[str, Callable[[list[Row]], Iterator[str]]] = {
-    "tests": tests_tables,
-    "training": training_tables,
-    "encoding": encoding_tables,
-    "search": search_tables,
-}
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
-"""What scripts/on_a_gpu measures: training steps, encoding, search; each case yields its rows.
+"""What scripts/on_a_gpu measures: training steps and search; each case yields its rows.
 
-A case is a function that yields one row, a dict, per thing it measured. Backbones have random
+A case is a function that yields a row per thing it measured: a title of a table and its cells, or a
+sentence. Backbones have random
 weights where the built-in one is not installed: speed does not depend on them.
 """
 
@@ -16,14 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import encoding
 import exact
 import numpy as np
 import torch
 import training_steps
-from common import Floats, built_in, cosines
+from common import Floats, built_in
 from numpy.typing import NDArray
-from timing import in_turn, peak_memory, timed
+from timing import peak_memory, spread, timed
 
 from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
@@ -32,10 +32,6 @@ from m2dr.index.faiss import GPU_DEPTH, build_index, on_gpu, open_index
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
-from m2dr.model.embed import embed_tokens, tokens_per_batch
-from m2dr.model.tokenizer import tokenize
-from m2dr.model.tokens import Ragged, buckets
-from m2dr.training.losses import compressed_all
 
 Row = dict[str, Any]
 Case = Callable[[], Iterator[Row]]
@@ -59,9 +55,6 @@ class Sizes:
     lengths: tuple[int, int]  # tokens of a query and a document, at most
     steps: int  # of a round of training
     rounds: int
-    documents: int  # that are encoded
-    product: int  # rows and columns of the product that tells the matrix rate
-    decomposed: tuple[int, int]  # matrices and their size
     corpora: tuple[tuple[int, int], ...]  # documents and width
     dims: Mapping[int, tuple[int, ...]]  # per width
     queries: int
@@ -70,14 +63,13 @@ class Sizes:
 
 FULL = Sizes(
     corpus=training_steps.CORPUS, backbones={MINILM: (6, 384, 12), BERT: (12, 768, 12)}, words=8000,
-    batch=256, lengths=(64, 256), steps=10, rounds=5, documents=20_000, product=8192,
-    decomposed=(24, 768), corpora=((1_000_000, 384), (8_800_000, 128)),
+    batch=256, lengths=(64, 256), steps=10, rounds=5, corpora=((1_000_000, 384), (8_800_000, 128)),
     dims={384: (64, 128, 384), 128: (32, 128)},
     queries=1000, ks=(10, 1000, 5000),
 )  # fmt: skip
 TINY = Sizes(
     corpus="pairs.jsonl", backbones={"tiny, 2 × 32": (2, 32, 4)}, words=300, batch=8,
-    lengths=(16, 32), steps=1, rounds=2, documents=40, product=128, decomposed=(2, 32),
+    lengths=(16, 32), steps=1, rounds=2,
     corpora=((3000, 16),), dims={16: (8, 16)}, queries=20, ks=(10, 100, 2100),
 )  # fmt: skip
 
@@ -85,8 +77,18 @@ TINY = Sizes(
 def cases(part: str, device: str, tiny: bool, work: Path) -> dict[str, Case]:
     """The cases of a part by name, in the order in which they should run."""
     sizes = TINY if tiny else FULL
-    made = {"training": training_cases, "encoding": encoding_cases, "search": search_cases}
+    made = {"training": training_cases, "search": search_cases}
     return made[part](sizes, device, work)
+
+
+def row(title: str, cells: dict[str, object]) -> Row:
+    """A row of a table."""
+    return {"table": title, "cells": {name: str(cell) for name, cell in cells.items()}}
+
+
+def told(sentence: str) -> Row:
+    """A sentence above the tables."""
+    return {"table": "told", "told": sentence}
 
 
 def needs(module: str) -> None:
@@ -97,17 +99,13 @@ def needs(module: str) -> None:
         raise MissingError(f"{module} is not installed ({error})") from error
 
 
-def settled(device: str) -> None:
-    """Wait until the device has done what it was sent."""
-    encoding.wait(torch.device(device))
-
-
 def seconds_of(run: Callable[[], object], rounds: int, device: str) -> list[float]:
     """Seconds of each round, after one to warm up."""
 
     def settling() -> None:
         run()
-        settled(device)
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
 
     settling()
     return [timed(settling) for _ in range(rounds)]
@@ -122,7 +120,9 @@ def backbone(name: str, sizes: Sizes, work: Path) -> str:
             pass
     folder = work / f"bert-{name.replace(' ', '')}"
     if not folder.exists():
-        make_backbone(folder, texts_of(sizes, work), sizes.words, *sizes.backbones[name])
+        documents = open_dataset(corpus_of(sizes, work)).documents()
+        texts = [document.content for document in documents]
+        make_backbone(folder, texts, sizes.words, *sizes.backbones[name])
     return str(folder)
 
 
@@ -169,15 +169,7 @@ def corpus_of(sizes: Sizes, work: Path) -> str:
     return str(path)
 
 
-def texts_of(sizes: Sizes, work: Path, count: int = 0) -> list[str]:
-    """The documents of the corpus, over and over; each once when no number is given."""
-    texts = [document.content for document in open_dataset(corpus_of(sizes, work)).documents()]
-    return [texts[number % len(texts)] for number in range(count or len(texts))]
-
-
-# Training
-
-
+STEPS: dict[tuple[str, str], tuple[float, float]] = {}  # tokens/s and peak GB of what ran here
 PEERS = {
     "plain": training_steps.PLAIN_PEER,
     "full-dim": training_steps.LAYERS_PEER,
@@ -187,15 +179,14 @@ PEERS = {
 
 
 def training_cases(sizes: Sizes, device: str, work: Path) -> dict[str, Case]:
-    """Steps of each recipe and its peer in bf16, and what full-dim decomposes."""
+    """Steps of each recipe and its peer in bf16; peers first, to which recipes are compared."""
     found: dict[str, Case] = {}
     for shape in sizes.backbones:
-        names = [name for recipe, peer in PEERS.items() for name in (recipe, peer)]
+        names = [name for recipe, peer in PEERS.items() for name in (peer, recipe)]
         for name in dict.fromkeys(names):
             found[f"{shape}: {name}"] = functools.partial(
                 step_rows, sizes, device, work, shape, name
             )
-    found["decomposition"] = functools.partial(decomposition_rows, sizes, device)
     return found
 
 
@@ -212,10 +203,7 @@ def step_rows(sizes: Sizes, device: str, work: Path, shape: str, name: str) -> I
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    if name in PEERS:
-        step = training_steps.m2dr_step(training_steps.STEPS[name], setting)
-    else:
-        step = training_steps.peer_steps(setting)[name]()
+    step = training_steps.candidate(name, setting)
     ready, loss = step.make(), torch.zeros(())
 
     def steps() -> None:
@@ -228,134 +216,29 @@ def step_rows(sizes: Sizes, device: str, work: Path, shape: str, name: str) -> I
             step()
 
     alone, with_texts = (seconds_of(run, sizes.rounds, device) for run in (steps, whole))
-    peak = torch.cuda.max_memory_allocated() if on_gpu else peak_memory()
-    yield {
-        "table": "training", "shape": shape, "step": name, "peer": PEERS.get(name),
-        "tokens/s": [step.tokens * sizes.steps / s for s in alone],
-        "tokens/s with tokenising": [step.tokens * sizes.steps / s for s in with_texts],
-        "ms": [1000 * s / sizes.steps for s in alone], "peak GB": peak / 1e9, "loss": float(loss),
-        "told": f"{sizes.batch} pairs of {sizes.corpus}, queries of up to {sizes.lengths[0]} "
-        f"and documents of up to {sizes.lengths[1]} tokens, bf16 autocast, AdamW, no dropout; "
-        f"tokens are counted without padding. A round is {sizes.steps} steps.",
-    }  # fmt: skip
-
-
-def decomposition_rows(sizes: Sizes, device: str) -> Iterator[Row]:
-    """Ways to the targets of full-dim, whose matrices every step decomposes."""
-    count, width = sizes.decomposed
-    generator = torch.Generator().manual_seed(SEED)
-    spectrum = torch.arange(1, width + 1) ** -0.5
-    made = [torch.randn(sizes.batch, width, generator=generator) * spectrum for _ in range(count)]
-    batches = [batch.to(device) for batch in made]
-    dim = max(1, width // 6)
-    truth = compressed_all([batch.double() for batch in made], dim)
-
-    def by_svd() -> list[torch.Tensor]:
-        found = []
-        for x in batches:
-            relations = torch.softmax(x.mT @ x / x.shape[1] ** 0.5, dim=-1)
-            components, strengths, _ = torch.linalg.svd(relations)
-            kept = components[:, :dim]
-            largest = kept.gather(0, kept.abs().argmax(dim=0, keepdim=True))
-            found.append(x @ (kept * largest.sign() * strengths[:dim]))
-        return found
-
-    ways = {
-        "m2dr": lambda: compressed_all(batches, dim),
-        "m2dr, on the processor": lambda: compressed_all([batch.cpu() for batch in batches], dim),
-        "torch.linalg.svd": by_svd,
-    }
-    for way, run in ways.items():
-        pairs = zip(run(), truth, strict=True)
-        error = max(float((a.cpu().double() - b).norm() / b.norm()) for a, b in pairs)
-        yield {
-            "table": "decomposition", "of": f"{count} of {width} × {width}", "way": way,
-            "ms": [1000 * s for s in seconds_of(run, sizes.rounds, device)], "error": error,
-        }  # fmt: skip
-
-
-# Encoding
-
-
-def encoding_cases(sizes: Sizes, device: str, work: Path) -> dict[str, Case]:
-    """The matrix rate, and each backbone's encoding beside it."""
-    rate = functools.partial(rate_rows, sizes, device)
-    found: dict[str, Case] = {"matrix rate": rate}
-    for shape in sizes.backbones:
-        found[f"{shape}: texts"] = functools.partial(text_rows, sizes, device, work, shape)
-        found[f"{shape}: rate"] = functools.partial(token_rows, sizes, device, work, shape)
-    return found
-
-
-@functools.cache
-def matrix_rates(size: int, rounds: int, device: str) -> tuple[float, ...]:
-    """TFLOP/s of bf16 products of random matrices, which no cache holds up."""
-    generator = torch.Generator().manual_seed(SEED)
-    square = torch.randn(size, size, generator=generator).to(device, torch.bfloat16)
-    times = 10
-
-    def products() -> None:
-        for _ in range(times):
-            square @ square
-
-    return tuple(2e-12 * times * size**3 / s for s in seconds_of(products, rounds, device))
-
-
-def rate_rows(sizes: Sizes, device: str) -> Iterator[Row]:
-    """The rate of a large product."""
-    rates = matrix_rates(sizes.product, sizes.rounds, device)
-    yield {"table": "matrix rate", "size": sizes.product, "TFLOP/s": rates}
-
-
-def text_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Row]:
-    """Texts to vectors in bf16, in rounds of all ways."""
-    absent: MissingError | None = None
-    try:
-        needs("sentence_transformers")
-    except MissingError as error:
-        absent = error
-    kept: encoding.Vectors = {}
-    texts = texts_of(sizes, work, sizes.documents)
-    model = backbone(shape, sizes, work)
-    place = torch.device(device)
-    rivals = encoding.rivals_of(model, texts, place, torch.bfloat16, kept, peers=absent is None)
-    seconds = in_turn(rivals, max(2, sizes.rounds - 2), warm_up=1)
-    ours = median(seconds[encoding.OURS])
-    for way, values in seconds.items():
-        yield {
-            "table": "encoding", "shape": shape, "way": way,
-            "documents/s": [len(texts) / value for value in values], "times": median(values) / ours,
-        }  # fmt: skip
-    if absent is not None:
-        raise absent
-    same = cosines(kept[encoding.OURS], kept[encoding.PEER])
-    yield {"table": "agreement", "shape": shape, "least": float(same.min())}
-
-
-def token_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Row]:
-    """Token ids to vectors in bf16, and which share of the matrix rate that is."""
-    place = torch.device(device)
-    model = backbone(shape, sizes, work)
-    encoder, tokenizer = checkpoint.load(model, device=place, dtype=torch.bfloat16)
-    texts = texts_of(sizes, work, sizes.documents)
-    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
-    layers = [encoder.layers]
-
-    def run() -> None:
-        embed_tokens(encoder, rows, tokenizer.pad_id, layers)
-
-    seconds = seconds_of(run, sizes.rounds, device)
-    real = [(1, int(length)) for length in rows.lengths]
-    batches = buckets(rows.lengths, tokens_per_batch(place.type), longest_first=True)
-    padded = sum(len(batch) * int(rows.lengths[batch].max()) for batch in batches)
-    rates = [2e-12 * encoding.multiply_adds(encoder, real) / s for s in seconds]
-    full = median(matrix_rates(sizes.product, sizes.rounds, device))
-    tokens = int(rows.lengths.sum())
-    yield {
-        "table": "rate", "shape": shape, "tokens/s": [tokens / s for s in seconds],
-        "TFLOP/s": rates, "of the matrix rate": [rate / full for rate in rates],
-        "padding": padded / tokens - 1,
-    }  # fmt: skip
+    peak = (torch.cuda.max_memory_allocated() if on_gpu else peak_memory()) / 1e9
+    tokens = step.tokens * sizes.steps
+    if not STEPS:
+        yield told(
+            f"{sizes.batch} pairs of {sizes.corpus}, queries of up to {sizes.lengths[0]} and "
+            f"documents of up to {sizes.lengths[1]} tokens, bf16 autocast, AdamW, no dropout; "
+            f"tokens are counted without padding. A round is {sizes.steps} steps."
+        )
+    STEPS[shape, name] = tokens / median(alone), peak
+    yield row("Each step", {
+        "model": shape, "step": name,
+        "tokens/s": spread((tokens / s for s in alone), 0),
+        "with tokenising": spread((tokens / s for s in with_texts), 0),
+        "ms": spread((1000 * s / sizes.steps for s in alone), 1),
+        "peak GB": f"{peak:.2f}", "loss": f"{float(loss):.3f}",
+    })  # fmt: skip
+    if (shape, PEERS.get(name)) in STEPS:
+        rate, memory = STEPS[shape, PEERS[name]]
+        times, less = STEPS[shape, name][0] / rate, peak / memory
+        yield row("Against sentence-transformers", {
+            "model": shape, "m2dr": name, "sentence-transformers": PEERS[name],
+            "times its tokens/s": f"{times:.2f}", "times its memory": f"{less:.2f}",
+        })  # fmt: skip
 
 
 # Search
@@ -393,7 +276,7 @@ class Corpus:
             return open_store(self.folder)
         except UserError:
             shutil.rmtree(self.folder, ignore_errors=True)
-            return exact.written(self.folder, self.originals, self.documents, "cosine")
+            return exact.written(self.folder, self.originals, self.documents)
 
     def ks(self) -> list[int]:
         """No more than there are documents."""
@@ -410,13 +293,6 @@ def search_cases(sizes: Sizes, device: str, work: Path) -> dict[str, Case]:
             found[f"{corpus.name}, dim {dim}: exact"] = functools.partial(exact_rows, corpus, dim)
             found[f"{corpus.name}, dim {dim}: FAISS"] = functools.partial(faiss_rows, corpus, dim)
         found[f"{corpus.name}: all dims"] = functools.partial(dims_rows, corpus)
-    for case in list(found):  # inverted lists last: they take longest to learn
-        if case.endswith(": all dims"):
-            name = case.removesuffix(": all dims")
-            corpus = found[case].args[0]  # type: ignore[attr-defined]  # a partial's
-            found[f"{name}: FAISS ivf"] = functools.partial(
-                faiss_rows, corpus, sizes.dims[corpus.width][0], "ivf"
-            )
     return found
 
 
@@ -424,10 +300,12 @@ def store_rows(corpus: Corpus) -> Iterator[Row]:
     """Write the vectors."""
     begun = time.perf_counter()
     count = corpus.store.documents
-    yield {
-        "table": "corpus", "documents": count, "width": corpus.width,
-        "seconds": time.perf_counter() - begun, "queries": len(corpus.queries),
-    }  # fmt: skip
+    yield told(
+        f"{count:,} × {corpus.width}: clustered vectors, written as float16 in "
+        f"{time.perf_counter() - begun:.1f} s; {len(corpus.queries):,} queries, cosine. Recall is "
+        "against float64 for the exact engine, on a few queries, and against the exact engine for "
+        "the others; equal scores count as found."
+    )
 
 
 def exact_rows(corpus: Corpus, dim: int) -> Iterator[Row]:
@@ -443,25 +321,25 @@ def exact_rows(corpus: Corpus, dim: int) -> Iterator[Row]:
     yield single_row(corpus, dim, "m2dr exact", lambda query: index.search(query, 10))
 
 
-def faiss_rows(corpus: Corpus, dim: int, engine: str = "flat") -> Iterator[Row]:
+def faiss_rows(corpus: Corpus, dim: int) -> Iterator[Row]:
     """FAISS at a dim, on the gpu where it works there."""
     needs("faiss")
     folder = corpus.folder.parent / "faiss"
     shutil.rmtree(folder, ignore_errors=True)
     begun = time.perf_counter()
-    index = open_index(build_index(corpus.store, dim, engine, folder), corpus.store)
+    index = open_index(build_index(corpus.store, dim, "flat", folder), corpus.store)
     built = time.perf_counter() - begun
     begun = time.perf_counter()
     moved, reason = index, "FAISS searches on the processor."
     if corpus.device.startswith("cuda"):
         copy, reason = on_gpu(index, torch.device(corpus.device).index or 0)
         moved = copy or index
-    yield {
-        "table": "built", "corpus": corpus.name, "dim": dim, "engine": f"FAISS {engine}",
-        "seconds": built, "gpu seconds": time.perf_counter() - begun, "reason": reason,
-    }  # fmt: skip
+    yield row("Indexes", {
+        "corpus": corpus.name, "dim": dim, "engine": "FAISS flat", "built, s": f"{built:.2f}",
+        "to the gpu, s": f"{time.perf_counter() - begun:.2f}", "where": reason,
+    })  # fmt: skip
     truth = ExactIndex(corpus.store, dim, corpus.device)
-    name = f"FAISS {engine}{'' if moved is index else ', gpu'}"
+    name = f"FAISS flat{'' if moved is index else ', gpu'}"
     for k in corpus.ks():
         if moved is not index and k > GPU_DEPTH:
             continue  # the processor would be measured
@@ -526,10 +404,11 @@ def batch_row(
     corpus: Corpus, dim: int | str, k: int, engine: str, seconds: list[float], recall: float
 ) -> Row:
     """All queries at once."""
-    return {
-        "table": "batch", "corpus": corpus.name, "dim": dim, "k": k, "engine": engine,
-        "seconds": seconds, "queries": len(corpus.queries), "recall": recall,
-    }  # fmt: skip
+    rate = len(corpus.queries) / median(seconds)
+    return row("All queries at once", {
+        "corpus": corpus.name, "dim": dim, "k": f"{k:,}", "engine": engine,
+        "s": spread(seconds, 4), "queries/s": f"{rate:,.0f}", "recall": f"{recall:.4f}",
+    })  # fmt: skip
 
 
 def single_row(corpus: Corpus, dim: int, engine: str, search: Callable[[Floats], object]) -> Row:
@@ -537,7 +416,6 @@ def single_row(corpus: Corpus, dim: int, engine: str, search: Callable[[Floats],
     asked = [corpus.queries[i : i + 1] for i in range(min(20, len(corpus.queries)))]
     search(asked[0])
     times = [1000 * timed(functools.partial(search, query)) for query in asked]
-    return {
-        "table": "single", "corpus": corpus.name, "dim": dim, "k": 10, "engine": engine,
-        "ms": times,
-    }  # fmt: skip
+    return row("One query at a time", {
+        "corpus": corpus.name, "dim": dim, "k": 10, "engine": engine, "ms": spread(times),
+    })  # fmt: skip

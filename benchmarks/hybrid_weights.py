@@ -96,12 +96,12 @@ def row(name: str, layer: int, values: Floats, alike: float) -> None:
     print(f"| {name} | {layer} | {cells} | {best:g} | {alike:.2f} |")
 
 
-def table(corpus: str, splits: Sequence[str], root: str) -> None:
+def table(corpus: str, splits: Sequence[str]) -> None:
     """Print the rows of a corpus."""
     dataset, encoder = open_dataset(corpus), Encoder("minilm")
     documents = list(dataset.documents())
     rows_of = {document.id: at for at, document in enumerate(documents)}
-    index = m2dr.open_index(corpus, model="minilm", root=root)
+    index = m2dr.open_index(corpus, model="minilm")
     vectors = unit_rows(open_store(store_of(index.resolved)).rows(np.arange(len(documents))))
     layers = (0, encoder.card.layers)
     bm25 = Bm25.of(documents)
@@ -136,13 +136,12 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("corpora", nargs="+", help="CORPUS:SPLIT,SPLIT")
-    parser.add_argument("--indexes", default="indexes", help="folder of the indexes")
     asked = parser.parse_args()
     header = " | ".join(f"{weight:g}" for weight in WEIGHTS)
     print(f"| queries | layer | {header} | gap | best | alike |\n|{'---|' * (len(WEIGHTS) + 5)}")
     for each in asked.corpora:
         corpus, _, splits = each.rpartition(":")
-        table(corpus, splits.split(","), asked.indexes)
+        table(corpus, splits.split(","))
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def speed(asked: argparse.Namespace) -> None:
     import numpy as np
     import torch
     from common import built_in, cosines, machine
-    from encoding import IN_OPENVINO, LARGE_BATCHES, PEER, TOKENS, print_rates, rivals_of
+    from encoding import IN_OPENVINO, PEER, TOKENS, print_rates, rivals_of
     from timing import in_turn, ratios, spread, table_row
 
     from m2dr.core.files import cache_folder
@@ -96,8 +96,7 @@ def speed(asked: argparse.Namespace) -> None:
 
     rivals = {"m2dr in int8": in_int8}
     for kind in dict.fromkeys([torch.float32, source.multiplied]):
-        ways = rivals_of(model, texts, torch.device("cpu"), kind, kept, True, ["openvino"])
-        del ways[LARGE_BATCHES]
+        ways = rivals_of(model, texts, torch.device("cpu"), kind, kept, ["openvino"])
         ours = ways.pop(IN_OPENVINO)
         rivals |= {f"m2dr in OpenVINO, {kind}": ours} | ways
     with tempfile.TemporaryDirectory() as scratch:

@@ -16,7 +16,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,8 +42,6 @@ from m2dr.tasks.training.train import train
 Settings = dict[str, Any]
 LAYERS = (1, 2, 3, 4, 5, 6)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")  # and the whole, which `plain` trains
-CUTS = (*DIAGONAL, "L1D384", "L3D384", "L5D32")  # what a separate model is trained for by default
-ALL_CUTS = tuple(f"L{layer}D{dim}" for layer in LAYERS for dim in (8, 16, 32, 64, 128, 256, 384))
 MEASURE = "nDCG@10"
 ACL_ROWS = 20_000
 MOST = 6_000  # texts of a fit
@@ -65,28 +63,13 @@ RETRIEVAL: dict[str, Settings] = {
     "elastic": {},
     "full-dim + heads": {"variant": "full-dim", "exit_head": "linear"},
 }
-FITTED: dict[str, Settings] = {
-    "plain, refitted": {"variant": "plain", "refit": True},
-    "full-dim, refitted": {"variant": "full-dim", "refit": True},
-    "starbucks, refitted": {"variant": "starbucks", "refit": True},
-    "full-dim from the fit": {"variant": "full-dim", "exit_head": "fitted", "documents": "last"},
-    "elastic from the fit": {"variant": "elastic", "exit_head": "fitted"},
-    "elastic from the fit, last": {
-        "variant": "elastic", "exit_head": "fitted", "documents": "last",
-    },
-    "exits": {},
-}  # fmt: skip
-FITS = {"fit, 500 texts": 500, "fit, 4,000 texts": 4_000, "fit, 24,000 texts": 24_000}
-SEARCHED = "fit, searched documents"  # a fit for each task, on nothing else
 SENTENCES: dict[str, Settings] = {
     "plain": {"refit": False},
-    "plain, refitted": {"variant": "plain", "refit": True},
     "mrl": {},
     "2dmse-v1": {},
     "2dmse-v1, no alignment": {"variant": "2dmse-v1", "align": "none"},
     "2dmse-v1, no last layer": {"variant": "2dmse-v1", "whole": False},
     "ese": {},
-    "ese, refitted": {"variant": "ese", "refit": True},
     "ese, PCA of embeddings": {"variant": "ese", "compress": "embeddings"},
     "ese, max-k": {"variant": "ese", "compress": "max-k"},
     "ese, no compression": {"variant": "ese", "compress": "none"},
@@ -97,9 +80,7 @@ SENTENCES: dict[str, Settings] = {
     "mipic, no PIC": {"variant": "mipic", "pic": False},
     "mipic, full checkpoints": {"variant": "mipic", "full_checkpoints": True},
 }
-ALIGNMENT: dict[
-    str, Settings
-] = {  # full-dim as the retrieval paper sets it: dot, temperature 1, CLS
+ALIGNMENT: dict[str, Settings] = {  # full-dim as its paper sets it: dot, temperature 1, CLS
     "undivided": {"align_reduction": "mean"},
     "divided by the batch": {"align_reduction": "batch"},
     "none": {"align": "none"},
@@ -113,21 +94,10 @@ MIPIC: dict[str, Settings] = {  # CLS pooling; the temperature of the token rela
     },
     "mipic, τ 1, [CLS] out": {"variant": "mipic", "relations_self": False},
 }  # fmt: skip
-BUDGETS: dict[str, Settings] = {  # each as it is, and with a fit at its end
-    "plain": {},
-    "mrl": {},
-    "elastic": {},
-    "full-dim": {},
-    "2dmse": {},
-    "dims": {},
-    "score": {},
-    "fixed-doc": {},
-    "starbucks": {},
-    "2dmse-st": {},  # sentence-transformers' Matryoshka2dLoss, step for step
-    "ml-embed": {},
-    "ese": {},
-    "mipic": {},
-}
+BUDGETS = (  # each as it is, and with a fit at its end
+    "plain", "mrl", "elastic", "full-dim", "2dmse", "dims", "score", "fixed-doc", "starbucks",
+    "2dmse-st", "ml-embed", "ese", "mipic",
+)  # fmt: skip
 TITLES, ABSTRACTS = 400, 2_000  # of ACL, held out of the training
 BUDGET: Settings = {
     "batch_size": 32,
@@ -141,7 +111,7 @@ BUDGET: Settings = {
 
 
 Found = dict[str, dict[str, dict[str, Any]]]  # by kind, cut and task
-Measure = Callable[[Path, ModelCard], Found]
+Measure = Callable[[Path | str, ModelCard], Found]
 
 
 @dataclass(frozen=True)
@@ -206,14 +176,13 @@ def training_file(data: Path, out: Path) -> Path:
         text = {"docid": f"acl-{line['document_id']}", "title": "", "text": line["document"]}
         row = {"query_id": f"acl-{line['query_id']}", "query": line["query"]}
         rows.append({**row, "positive_passages": [text], "negative_passages": []})
-    out.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".partial")
     aside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return aside.replace(path)
 
 
 def measure_retrieval(
-    model: Path | str, tasks: Sequence[Task], card: ModelCard, dims: Sequence[int] = ()
+    tasks: Sequence[Task], model: Path | str, card: ModelCard, dims: Sequence[int] = ()
 ) -> Found:
     """nDCG@10 of every layer and dim on every task, in the mean and by query."""
     encoder, tokenizer = checkpoint.load(model, device="auto")
@@ -241,7 +210,7 @@ def measure_retrieval(
     return {"cells": found, "queries": by_query}
 
 
-def measure_sentences(model: Path | str, files: Sequence[Path], card: ModelCard) -> Found:
+def measure_sentences(files: Sequence[Path], model: Path | str, card: ModelCard) -> Found:
     """Spearman's correlation of every layer and dim on every file."""
     encoder, tokenizer = checkpoint.load(model, device="auto")
     encoder.card = card
@@ -259,48 +228,6 @@ def measure_sentences(model: Path | str, files: Sequence[Path], card: ModelCard)
             for dim, values in by_dim.items():
                 found.setdefault(f"L{layer}D{dim}", {})[file.stem] = values["Spearman"]
     return {"cells": found}
-
-
-def fit_one(
-    out: Path, name: str, seed: int, texts: int, parts: Sequence[tuple[str, Measure]]
-) -> None:
-    """Fit the backbone on texts of each corpus, and measure it; nothing if it is done.
-
-    Args:
-        out: folder of the results.
-        name: of the fit.
-        seed: of the texts, spans and rotation.
-        texts: of a corpus, at most.
-        parts: each corpus, and what a fit on it is measured on.
-    """
-    path = result_file(out, name, seed)
-    if path.exists():
-        return
-    seconds, begun = 0.0, time.monotonic()
-    found: Found = {}
-    for corpus, measure in parts:
-        folder, taken = fit_on(corpus, texts, seed, out / "model")
-        seconds += taken
-        for kind, cells in measure(folder, read_card(str(folder))).items():
-            for cut, by_task in cells.items():
-                found.setdefault(kind, {}).setdefault(cut, {}).update(by_task)
-    write(path, {"settings": {"name": name, "seed": seed, "fit_seconds": seconds}, **found})
-    whole = time.monotonic() - begun
-    print(f"{name} seed {seed}: {seconds:.0f} s, {whole:.0f} s in all", flush=True)
-
-
-def fit_on(corpus: str, texts: int, seed: int, folder: Path) -> tuple[Path, float]:
-    """Fit the backbone on texts of a corpus; return the folder of the model, and the seconds."""
-    encoder, tokenizer = checkpoint.load("minilm", device="auto")
-    encoder.card = _as_budgeted(encoder.card)
-    begun, chosen = time.monotonic(), fit_texts(corpus, texts, seed)
-    record = fit_maps(encoder, tokenizer, chosen, seed, "learned")
-    seconds = time.monotonic() - begun
-    cuts = fitted_cuts(encoder.card)
-    card = replace(encoder.card, variant="fitted", cuts=cuts, documents="last", fit=record)
-    shutil.rmtree(folder, ignore_errors=True)
-    checkpoint.save(encoder, tokenizer, card, folder)
-    return folder, seconds
 
 
 def documents_of(task: Task, out: Path) -> str:
@@ -348,43 +275,40 @@ def run_one(
     )
 
 
-def retrieval(arguments: argparse.Namespace) -> None:
+def run_all(
+    out: Path,
+    arguments: argparse.Namespace,
+    common: Settings,
+    rows: Mapping[str, Settings],
+    measure: Measure,
+) -> None:
+    """Train and measure every row that was asked for, seed by seed."""
+    for seed in range(13, 13 + arguments.seeds):
+        for name, changes in rows.items():
+            if wanted(name, arguments):
+                run_one(out, name, seed, common | changes, measure)
+
+
+def untrained(out: Path, card: ModelCard, measure: Measure) -> None:
+    """Measure the backbone as it is; nothing if it is done."""
+    path = result_file(out, "untrained", 0)
+    if not path.exists():
+        write(path, {"settings": {"name": "untrained", "seed": 0}, **measure("minilm", card)})
+
+
+def retrieval(arguments: argparse.Namespace, out: Path) -> None:
     """All recipes, then separate models on the diagonal, seed by seed."""
-    out: Path = arguments.out / "retrieval"
     corpus = training_file(arguments.data, out)
-    tasks = list(retrieval_tasks(arguments.data))
     common: Settings = {
         "corpus": str(corpus), "steps": arguments.steps, "align_reduction": "mean",
     }  # fmt: skip
-    if not (out / "untrained-0.json").exists():
-        card = read_card("minilm")
-        found = measure_retrieval("minilm", tasks, _as_budgeted(card))
-        write(out / "untrained-0.json", {"settings": {"name": "untrained", "seed": 0}, **found})
-
-    def measured(folder: Path, card: ModelCard, tasks: Sequence[Task] = tasks) -> Found:
-        return measure_retrieval(folder, tasks, card)
-
-    fits: dict[str, tuple[int, list[tuple[str, Measure]]]] = {
-        name: (texts, [(str(corpus), measured)]) for name, texts in FITS.items()
-    }
-    alone: list[tuple[str, Measure]] = [
-        (documents_of(task, out), partial(measured, tasks=[task])) for task in tasks
-    ]
-    fits[SEARCHED] = (ANSWERS + DISTRACTORS, alone)
-    separate = _separate(ALL_CUTS if arguments.all_cuts else CUTS)
-    for seed in range(13, 13 + arguments.seeds):
-        for name, (texts, parts) in fits.items():
-            if wanted(name, arguments):
-                fit_one(out, name, seed, texts, parts)
-        for name, changes in {**RETRIEVAL, **FITTED, **separate}.items():
-            if wanted(name, arguments):
-                run_one(out, name, seed, common | changes, measured)
+    measured = partial(measure_retrieval, list(retrieval_tasks(arguments.data)))
+    untrained(out, _as_budgeted(read_card("minilm")), measured)
+    run_all(out, arguments, common, {**RETRIEVAL, **_separate()}, measured)
 
 
-def budgets(arguments: argparse.Namespace) -> None:
+def budgets(arguments: argparse.Namespace, out: Path) -> None:
     """What each recipe gives at every cut after a training on ACL, itself and with fits."""
-    out: Path = arguments.out / "budgets"
-    out.mkdir(parents=True, exist_ok=True)
     corpus, held_out = acl(arguments.data, out)
     beir = arguments.data / "beir"
     tasks = [held_out, *(_task(name, str(beir / name), "test") for name in ("scifact", "nfcorpus"))]
@@ -395,7 +319,7 @@ def budgets(arguments: argparse.Namespace) -> None:
 
     def measured(folder: Path | str, card: ModelCard, tasks: Sequence[Task] = tasks) -> Found:
         card = replace(card, query_length=64, document_length=128)
-        return measure_retrieval(folder, tasks, card, arguments.dims)
+        return measure_retrieval(tasks, folder, card, arguments.dims)
 
     fits: dict[str, list[tuple[str, Sequence[Task]]]] = {
         " + fit": [(str(corpus), tasks)],
@@ -431,22 +355,22 @@ def budgets(arguments: argparse.Namespace) -> None:
             settings = {"name": name + kind, "seed": seed, "fit_seconds": seconds}
             write(path, {"settings": settings, **found})
 
-    untrained = wanted("untrained", arguments)
-    if untrained and not result_file(out, "untrained", 0).exists():
-        start = {"settings": {"name": "untrained", "seed": 0}}
-        write(result_file(out, "untrained", 0), start | measured("minilm", read_card("minilm")))
+    if wanted("untrained", arguments):
+        untrained(out, read_card("minilm"), measured)
     for seed in range(13, 13 + arguments.seeds):
-        if untrained:
+        if wanted("untrained", arguments):
             fitted("untrained", seed, "minilm", None)
-        for name, changes in BUDGETS.items():
+        for name in BUDGETS:
             if not wanted(name, arguments):
                 continue
 
-            def both(folder: Path, card: ModelCard, name: str = name, seed: int = seed) -> Found:
+            def both(
+                folder: Path | str, card: ModelCard, name: str = name, seed: int = seed
+            ) -> Found:
                 fitted(name, seed, str(folder), card)
                 return measured(folder, card)
 
-            run_one(out, name, seed, common | {"variant": name} | changes, both)
+            run_one(out, name, seed, common, both)
 
 
 def acl(data: Path, out: Path) -> tuple[Path, Task]:
@@ -467,9 +391,9 @@ def acl(data: Path, out: Path) -> tuple[Path, Task]:
     )
 
 
-def _separate(cuts: Sequence[str]) -> dict[str, Settings]:
+def _separate() -> dict[str, Settings]:
     found: dict[str, Settings] = {}
-    for cut in cuts:
+    for cut in DIAGONAL:
         layer, dim = (int(number) for number in cut[1:].split("D"))
         found[f"separate {cut}"] = {"variant": "separate", "layers": [layer], "dims": [dim]}
     return found
@@ -485,67 +409,43 @@ def _as_budgeted(card: ModelCard) -> ModelCard:
     return replace(card, query_length=lengths[0], document_length=lengths[1])
 
 
-def sentences(arguments: argparse.Namespace) -> None:
+def sentences(arguments: argparse.Namespace, out: Path) -> None:
     """All recipes for pairs of sentences, with their ablations, seed by seed."""
-    out: Path = arguments.out / "sentences"
-    out.mkdir(parents=True, exist_ok=True)
+    corpus, measured = _sentence_pairs(arguments)
+    untrained(out, _as_budgeted(read_card("minilm")), measured)
+    common: Settings = {"corpus": corpus, "steps": arguments.steps}
+    run_all(out, arguments, common, SENTENCES, measured)
+
+
+def _sentence_pairs(arguments: argparse.Namespace) -> tuple[str, Measure]:
+    """The pairs to train on, and a measurement on five test files."""
     folder = arguments.data / "sts"
     files = [folder / f"{name}-test.tsv" for name in ("stsb", "sick", "sts12", "sts13", "sts14")]
     corpus = f"{folder / 'stsb-train.tsv'},{folder / 'sick-train.tsv'}"
-    common: Settings = {"corpus": corpus, "steps": arguments.steps}
-    if not (out / "untrained-0.json").exists():
-        found = measure_sentences("minilm", files, _as_budgeted(read_card("minilm")))
-        table = {"settings": {"name": "untrained", "seed": 0}, **found}
-        (out / "untrained-0.json").write_text(json.dumps(table), encoding="utf-8")
-
-    def measured(folder: Path, card: ModelCard) -> Found:
-        return measure_sentences(folder, files, card)
-
-    for seed in range(13, 13 + arguments.seeds):
-        for name, texts in FITS.items():
-            if wanted(name, arguments):
-                fit_one(out, name, seed, texts, [(corpus, measured)])
-        for name, changes in SENTENCES.items():
-            if wanted(name, arguments):
-                run_one(out, name, seed, common | changes, measured)
+    return corpus, partial(measure_sentences, files)
 
 
-def alignment(arguments: argparse.Namespace) -> None:
+def alignment(arguments: argparse.Namespace, out: Path) -> None:
     """full-dim with its alignment undivided, divided and left out, on NFCorpus."""
-    out, folder = arguments.out / "alignment", str(arguments.data / "beir" / "nfcorpus")
-    out.mkdir(parents=True, exist_ok=True)
-    task = _task("nfcorpus", folder, "test")
+    folder = str(arguments.data / "beir" / "nfcorpus")
     common: Settings = {
         "variant": "full-dim", "corpus": folder, "steps": arguments.steps, "batch_size": 16,
         "pooling": "cls", "similarity": "dot", "temperature": 1.0, "weight_decay": 0.0,
         "query_length": 32, "document_length": 96, "dropout": None,
     }  # fmt: skip
-
-    def measured(folder: Path, card: ModelCard) -> Found:
-        return measure_retrieval(folder, [task], card)
-
-    for seed in range(13, 13 + arguments.seeds):
-        for name, changes in ALIGNMENT.items():
-            run_one(out, name, seed, common | changes, measured)
+    measured = partial(measure_retrieval, [_task("nfcorpus", folder, "test")])
+    run_all(out, arguments, common, ALIGNMENT, measured)
 
 
-def mipic(arguments: argparse.Namespace) -> None:
+def mipic(arguments: argparse.Namespace, out: Path) -> None:
     """MRL and MIPIC with CLS pooling on single sentences, by the temperature of its relations."""
-    out, folder = arguments.out / "mipic", arguments.data / "sts"
-    out.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{name}-test.tsv" for name in ("stsb", "sick", "sts12", "sts13", "sts14")]
+    corpus, measured = _sentence_pairs(arguments)
     common: Settings = {
-        "corpus": f"{folder / 'stsb-train.tsv'},{folder / 'sick-train.tsv'}", "loss": "simcse",
+        "corpus": corpus, "loss": "simcse",
         "steps": arguments.steps, "batch_size": 16, "pooling": "cls", "dropout": 0.1,
         "learning_rate": 2e-5, "head_learning_rate": 2e-5, "schedule": "cosine", "warmup": 0.0,
     }  # fmt: skip
-
-    def measured(folder: Path, card: ModelCard) -> Found:
-        return measure_sentences(folder, files, card)
-
-    for seed in range(13, 13 + arguments.seeds):
-        for name, changes in MIPIC.items():
-            run_one(out, name, seed, common | changes, measured)
+    run_all(out, arguments, common, MIPIC, measured)
 
 
 def main() -> None:
@@ -556,11 +456,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--all-cuts", action="store_true", help="Separate models of all 42 cuts.")
     parser.add_argument("--dims", type=int, nargs="+", default=(), help="Of budgets.")
     parser.add_argument("--only", action="append", help="Part of a recipe's name; repeatable.")
     arguments = parser.parse_args()
-    RUNS[arguments.what](arguments)
+    out = arguments.out / arguments.what
+    out.mkdir(parents=True, exist_ok=True)
+    RUNS[arguments.what](arguments, out)
 
 
 RUNS = {

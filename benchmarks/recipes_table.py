@@ -13,14 +13,16 @@ nothing is typed.
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from timing import table_head, table_row
+
 LAYERS, DIMS = range(1, 7), (8, 16, 32, 64, 128, 256, 384)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")
-WHOLE, TABLE = "L6D384", "L0D384"
+WHOLE = "L6D384"
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,9 @@ class Results:
     cells: dict[str, dict[int, dict[str, float]]]
     tasks: tuple[str, ...]
 
-    def seeds(self, name: str) -> list[int]:
-        """Seeds of a recipe, in order."""
-        return sorted(self.cells[name])
-
-    def each(self, name: str, value: Callable[[dict[str, float], int], float]) -> list[float]:
-        """A number of each seed."""
-        return [value(self.cells[name][seed], seed) for seed in self.seeds(name)]
+    def mean(self, name: str, cuts: Sequence[str]) -> str:
+        """The mean over some cuts, and its spread over seeds."""
+        return told([fmean(cells[cut] for cut in cuts) for cells in self.cells[name].values()])
 
 
 def read(folder: Path, task: str = "") -> Results:
@@ -63,107 +61,76 @@ def told(values: Sequence[float]) -> str:
     return f"{fmean(values):.1f}{spread}"
 
 
-def bar(results: Results, cut: str, seed: int) -> float | None:
-    """What the model trained for this cut alone reaches, with this seed or else in the mean."""
-    held = results.cells.get("plain" if cut == WHOLE else f"separate {cut}", {})
-    if seed in held:
-        return held[seed].get(cut)
-    return fmean(cells[cut] for cells in held.values()) if held else None
-
-
-def gaps(results: Results, name: str, cuts: Sequence[str]) -> list[float]:
-    """Mean difference to the separate models on some cuts, of each seed that has them all."""
+def gap(results: Results, name: str, cuts: Sequence[str]) -> str:
+    """Mean difference to the models trained for one cut alone, of each seed that has them all."""
     found = []
-    for seed in results.seeds(name):
-        bars = [bar(results, cut, seed) for cut in cuts]
-        cells = results.cells[name][seed]
-        if None not in bars and all(cut in cells for cut in cuts):
-            pairs = zip(cuts, bars, strict=True)
-            found.append(fmean(cells[cut] - (alone or 0.0) for cut, alone in pairs))
-    return found
+    for seed, cells in results.cells[name].items():
+        alone = [
+            results.cells.get("plain" if cut == WHOLE else f"separate {cut}", {}).get(seed, {})
+            for cut in cuts
+        ]
+        if all(alone):
+            pairs = zip(cuts, alone, strict=True)
+            found.append(fmean(cells[cut] - bar[cut] for cut, bar in pairs))
+    return told(found)
 
 
-def mean_of(cuts: Sequence[str]) -> Callable[[dict[str, float], int], float]:
-    """The mean over some cuts."""
-    return lambda cells, _: fmean(cells[cut] for cut in cuts)
+def grid(layers: Iterable[int], dims: Iterable[int] = DIMS) -> list[str]:
+    """All cuts of some layers and dims."""
+    return [f"L{layer}D{dim}" for layer in layers for dim in dims]
+
+
+def means_table(results: Results, columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """One row per recipe: the mean over the cuts of each column."""
+    lines = [table_head("recipe", "seeds", *columns)]
+    for name, seeds in results.cells.items():
+        means = (results.mean(name, cuts) for cuts in columns.values())
+        lines.append(table_row(name, len(seeds), *means))
+    return lines
 
 
 def retrieval_table(results: Results) -> list[str]:
     """One row per recipe: gaps to the separate models, and means of the grid."""
-    lines = [
-        "| recipe | seeds | gap to separate, diagonal | gap to plain, whole | whole | "
-        "layer 0, 384 dims | layers 1–3, all dims | all 42 cuts |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    shallow = [f"L{layer}D{dim}" for layer in (1, 2, 3) for dim in DIMS]
-    grid = [f"L{layer}D{dim}" for layer in LAYERS for dim in DIMS]
-    for name in results.cells:
-        if name.startswith("separate"):
-            continue
-        trained = name != "untrained"
-        lines.append(
-            f"| {name} | {len(results.seeds(name))} | "
-            f"{told(gaps(results, name, DIAGONAL)) if trained else '–'} | "
-            f"{told(gaps(results, name, [WHOLE])) if trained else '–'} | "
-            f"{told(results.each(name, lambda cells, _: cells[WHOLE]))} | "
-            f"{told([cells[TABLE] for cells in results.cells[name].values() if TABLE in cells])} | "
-            f"{told(results.each(name, mean_of(shallow)))} | "
-            f"{told(results.each(name, mean_of(grid)))} |"
-        )
+    gaps = {"gap to separate, diagonal": DIAGONAL, "gap to plain, whole": [WHOLE]}
+    means = {"whole": [WHOLE], "layers 1–3, all dims": grid((1, 2, 3)), "all 42 cuts": grid(LAYERS)}
+    lines = [table_head("recipe", "seeds", *gaps, *means)]
+    for name, seeds in results.cells.items():
+        if not name.startswith("separate"):
+            cells = [gap(results, name, cuts) for cuts in gaps.values()]
+            cells += [results.mean(name, cuts) for cuts in means.values()]
+            lines.append(table_row(name, len(seeds), *cells))
     return lines
 
 
 def diagonal_table(results: Results) -> list[str]:
     """Each cut of the diagonal: the separate model, and every recipe there."""
-    names = [name for name in results.cells if not name.startswith("separate")]
-    lines = [
-        "| recipe | " + " | ".join((*DIAGONAL, WHOLE)) + " |",
-        "|---" * (len(DIAGONAL) + 2) + "|",
-    ]
-    alone = [results.cells.get(f"separate {cut}", {}) for cut in DIAGONAL]
-    cells = [
-        told([c[cut] for c in seeds.values()]) for seeds, cut in zip(alone, DIAGONAL, strict=True)
-    ]
-    whole = told(results.each("plain", lambda c, _: c[WHOLE])) if "plain" in results.cells else "–"
-    lines.append(f"| **separate** | {' | '.join(cells)} | {whole} |")
-    for name in names:
-        cells = [told([c[cut] for c in results.cells[name].values()]) for cut in (*DIAGONAL, WHOLE)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines = [table_head("recipe", *DIAGONAL, WHOLE)]
+    alone = {cut: f"separate {cut}" for cut in DIAGONAL} | {WHOLE: "plain"}
+    known = ((cut, name) for cut, name in alone.items() if name in results.cells)
+    lines.append(table_row("**separate**", *(results.mean(name, [cut]) for cut, name in known)))
+    for name in results.cells:
+        if not name.startswith("separate"):
+            lines.append(table_row(name, *(results.mean(name, [cut]) for cut in alone)))
     return lines
 
 
 def sentence_table(results: Results) -> list[str]:
     """One row per recipe: the last layer and the shallow ones, at full width and short prefixes."""
-    lines = [
-        "| recipe | seeds | whole | last layer, dims 8–64 | layers 1–5, full width | "
-        "layers 1–5, all dims | all 42 cuts |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    short = [f"L6D{dim}" for dim in (8, 16, 32, 64)]
-    wide = [f"L{layer}D384" for layer in range(1, 6)]
-    shallow = [f"L{layer}D{dim}" for layer in range(1, 6) for dim in DIMS]
-    grid = [f"L{layer}D{dim}" for layer in LAYERS for dim in DIMS]
-    for name in results.cells:
-        columns = [
-            told(results.each(name, mean_of(c))) for c in ([WHOLE], short, wide, shallow, grid)
-        ]
-        lines.append(f"| {name} | {len(results.seeds(name))} | {' | '.join(columns)} |")
-    return lines
+    columns = {
+        "whole": [WHOLE],
+        "last layer, dims 8–64": grid([6], (8, 16, 32, 64)),
+        "layers 1–5, full width": grid(range(1, 6), [384]),
+        "layers 1–5, all dims": grid(range(1, 6)),
+        "all 42 cuts": grid(LAYERS),
+    }
+    return means_table(results, columns)
 
 
 def cuts_table(results: Results, cuts: Sequence[str]) -> list[str]:
     """One row per recipe: some cuts, and the mean of the grid."""
     measured = next(iter(next(iter(results.cells.values())).values()))
-    grid = [cut for cut in measured if not cut.startswith("L0")]
-    columns = [*([cut] for cut in cuts), grid]
-    lines = [
-        f"| recipe | seeds | {' | '.join(cuts)} | all {len(grid)} cuts |",
-        "|---" * (len(cuts) + 3) + "|",
-    ]
-    for name in results.cells:
-        values = [told(results.each(name, mean_of(column))) for column in columns]
-        lines.append(f"| {name} | {len(results.seeds(name))} | {' | '.join(values)} |")
-    return lines
+    every = [cut for cut in measured if not cut.startswith("L0")]
+    return means_table(results, {cut: [cut] for cut in cuts} | {f"all {len(every)} cuts": every})
 
 
 BUDGETS = ("L1D128", "L2D32", "L2D128", "L4D128", "L6D32", "L6D128", WHOLE)
@@ -241,7 +208,7 @@ def pairs_table(folder: Path, task: str, kind: str, base: str) -> list[str]:
         for cut in BUDGETS:
             seeds = asked.setdefault(name, {}).setdefault(cut, {})
             seeds[table["settings"]["seed"]] = table["queries"][cut][task]
-    lines = [f"| recipe | {' | '.join(BUDGETS)} |", "|---" * (len(BUDGETS) + 1) + "|"]
+    lines = [table_head("recipe", *BUDGETS)]
     for name in sorted({*asked} - {base}):
         cells = []
         for cut in BUDGETS:
@@ -253,17 +220,17 @@ def pairs_table(folder: Path, task: str, kind: str, base: str) -> list[str]:
             half = 1.96 * stdev(found) / len(found) ** 0.5
             told_ = f"{fmean(found):+.1f} ± {half:.1f}"
             cells.append(f"**{told_}**" if abs(fmean(found)) > half else told_)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(table_row(name, *cells))
     return lines
 
 
 def claims(results: Results, which: str) -> list[str]:
     """The sign of each published effect, seed by seed."""
-    lines = ["| published effect | here, points by seed | seen |", "|---|---|---|"]
+    lines = [table_head("published effect", "here, points by seed", "seen")]
     for text, ours, theirs, cut, sign in CLAIMS[which]:
         if ours not in results.cells or theirs not in results.cells:
             continue
-        seeds = [s for s in results.seeds(ours) if s in results.cells[theirs]]
+        seeds = sorted({*results.cells[ours]} & {*results.cells[theirs]})
         found = [results.cells[ours][s][cut] - results.cells[theirs][s][cut] for s in seeds]
         if not found:
             continue
@@ -273,7 +240,7 @@ def claims(results: Results, which: str) -> list[str]:
             agree = sum(sign * value > 0 for value in found)
             seen = "yes" if agree == len(found) else "no" if agree == 0 else "mixed"
         values = ", ".join(f"{value:+.1f}" for value in found)
-        lines.append(f"| {text} | {values} | {seen} |")
+        lines.append(table_row(text, values, seen))
     return lines
 
 
@@ -288,7 +255,7 @@ def figure(results: Results, names: Sequence[str], label: str, path: Path) -> No
     shown, axes = plt.subplots(2, 3, figsize=(11, 6.5), sharex=True, sharey=True)
     for layer, axis in zip(LAYERS, axes.flat, strict=True):
         for place, name in enumerate(names):
-            cuts = [f"L{layer}D{dim}" for dim in DIMS]
+            cuts = grid([layer])
             seeds = results.cells[name].values()
             values = [fmean(cells[cut] for cells in seeds) for cut in cuts]
             style = {"marker": "osD^vPX"[place % 7], "color": colours[place % 7]}
@@ -329,13 +296,9 @@ def main() -> None:
         parts = [cuts_table(results, CUTS[which])]
     elif which == "retrieval":
         wanted = ("untrained", "plain", "full-dim", "dims", "starbucks", "elastic")
-        if any(name.startswith("fit") for name in results.cells):
-            wanted = ("untrained", "plain", "fit, 4,000 texts", "plain, refitted", "exits")
         parts = [retrieval_table(results), diagonal_table(results), claims(results, which)]
     else:
         wanted = ("untrained", "plain", "mrl", "2dmse-v1", "ese", "mipic")
-        if any(name.startswith("fit") for name in results.cells):
-            wanted = ("untrained", "plain", "ese", "fit, 4,000 texts", "plain, refitted")
         parts = [sentence_table(results), claims(results, which)]
     names = [name for name in wanted if name in results.cells]
     if names:

@@ -30,15 +30,16 @@ from typing import Any
 import numpy as np
 import psutil
 from common import machine
-from timing import table_head, table_row
+from timing import process, table_head, table_row
 
 CORPUS, MODEL, DIM, K = "pydocs:stdlib", "minilm", 128, 10
+LAYERS, CLIENTS = (2, 6), 32
 OURS = {"m2dr serve": (), "  no batches": ("--batch-size", "1"), "  fp32": ("--dtype", "fp32")}
 PEER = "peer"
 RETURNING = 25  # seconds, in which a server returns what is free to the system
 
 
-def peer(port: int, layers: Sequence[int], root: Path) -> None:
+def peer(port: int, root: Path) -> None:
     """Serve a minimal app of sentence-transformers, FAISS and FastAPI."""
     import faiss
     import uvicorn
@@ -56,7 +57,7 @@ def peer(port: int, layers: Sequence[int], root: Path) -> None:
     index = faiss.IndexFlatIP(DIM)
     index.add(prefixes(vectors, DIM, "cosine"))
     models = {}
-    for layer in layers:
+    for layer in LAYERS:
         model = SentenceTransformer(str(find_folder(MODEL)), truncate_dim=DIM, device="cpu")
         bert: Any = model[0].auto_model
         bert.encoder.layer = bert.encoder.layer[:layer]
@@ -85,7 +86,7 @@ def peer(port: int, layers: Sequence[int], root: Path) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 
-def client(port: int, clients: int, seconds: float, most: int, layer: int) -> None:
+def client(port: int, seconds: float, most: int, layer: int) -> None:
     """Send requests until the time is over or as many are answered; print seconds and failures."""
     from m2dr.data.loaders import open_dataset
 
@@ -105,7 +106,7 @@ def client(port: int, clients: int, seconds: float, most: int, layer: int) -> No
         while time.perf_counter() < end and len(times) < most:
             begun = time.perf_counter()
             writes.write(requests[number % len(requests)])
-            number += clients
+            number += CLIENTS
             answer = await reads.readuntil(b"\r\n\r\n")
             size = int(answer.lower().split(b"content-length:")[1].split(b"\r\n")[0])
             await reads.readexactly(size)
@@ -115,7 +116,7 @@ def client(port: int, clients: int, seconds: float, most: int, layer: int) -> No
 
     async def all_of_them() -> float:
         begun = time.perf_counter()
-        await asyncio.gather(*(one(number, begun + seconds) for number in range(clients)))
+        await asyncio.gather(*(one(number, begun + seconds) for number in range(CLIENTS)))
         return time.perf_counter() - begun
 
     spent = asyncio.run(all_of_them())
@@ -142,13 +143,10 @@ def server(words: Sequence[str], port: int, path: str) -> Iterator[psutil.Proces
         started.wait(60)
 
 
-def asked(port: int, clients: int, seconds: float, most: int, layer: int) -> dict[str, Any]:
+def asked(port: int, seconds: float, most: int, layer: int) -> dict[str, Any]:
     """Run the clients in a process of their own."""
-    words = ["--client", port, clients, seconds, most, layer]
-    found = subprocess.run(
-        [sys.executable, __file__, *map(str, words)], capture_output=True, check=True
-    )
-    answer: dict[str, Any] = json.loads(found.stdout)
+    words = ("--client", port, seconds, most, layer)
+    answer: dict[str, Any] = json.loads(process(__file__, *words))
     return answer
 
 
@@ -156,14 +154,6 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def encode(root: Path) -> None:
-    """Encode the documents, unless that is done."""
-    words = ["index", "corpus", "--corpus", CORPUS, "--model", MODEL, "--dim", str(DIM)]
-    subprocess.run(
-        [sys.executable, "-m", "m2dr", *words, "--indexes", str(root)], check=True, stdout=2
-    )
 
 
 def measure(
@@ -176,11 +166,11 @@ def measure(
     failures = 0
     for turn in range(options.rounds):
         names = [*ports][turn % len(ports) :] + [*ports][: turn % len(ports)]
-        for layer in options.layers:
+        for layer in LAYERS:
             for name in names:
-                asked(ports[name], options.clients, 1.0, 10**9, layer)  # warm
+                asked(ports[name], 1.0, 10**9, layer)  # warm
                 before = sum(running[name].cpu_times()[:2])
-                found = asked(ports[name], options.clients, options.seconds, 10**9, layer)
+                found = asked(ports[name], options.seconds, 10**9, layer)
                 spent = sum(running[name].cpu_times()[:2]) - before
                 count = len(found["times"])
                 failures += found["failed"]
@@ -189,7 +179,7 @@ def measure(
                 times.setdefault((name, layer), []).extend(found["times"])
     titles = ("requests/s", "of the peer's", "p50", "p95", "p99", "cpu per request")
     print(table_head("server", "layer", *titles))
-    for layer in options.layers:
+    for layer in LAYERS:
         for name in ports:
             rate = rates[name, layer]
             pairs = zip(rate, rates[PEER, layer], strict=True)
@@ -212,7 +202,7 @@ def memory(options: argparse.Namespace, port: int, process: psutil.Process) -> N
         print(table_row(f"{done:,}", f"{process.memory_info().rss / 2**20:,.0f} MB"), flush=True)
         if done >= options.requests:
             return
-        found = asked(port, options.clients, 10**6, step, options.layers[0])
+        found = asked(port, 10**6, step, LAYERS[0])
         done += len(found["times"])
         if found["failed"]:
             print(f"\nFailed: {found['failed']}")
@@ -222,11 +212,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of each server and layer")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--layers", type=int, nargs="+", default=[2, 6])
     parser.add_argument("--requests", type=int, default=0, help="of the measurement of memory")
     parser.add_argument("--indexes", type=Path, default=Path("indexes"))
-    parser.add_argument("--client", nargs=5, type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--client", nargs=4, type=float, help=argparse.SUPPRESS)
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -234,33 +222,31 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     options = arguments()
     if options.client:
-        port, clients, seconds, most, layer = options.client
-        client(int(port), int(clients), seconds, int(most), int(layer))
+        port, seconds, most, layer = options.client
+        client(int(port), seconds, int(most), int(layer))
     elif options.peer:
-        peer(options.peer, options.layers, options.indexes)
+        peer(options.peer, options.indexes)
     else:
         compare(options)
 
 
 def compare(options: argparse.Namespace) -> None:
     """Start all servers, and print the tables."""
-    encode(options.indexes)
+    words = ("--corpus", CORPUS, "--model", MODEL, "--dim", DIM, "--indexes", options.indexes)
+    process("-m", "m2dr", "index", "corpus", *words)  # nothing, if that is done
     home = next(options.indexes.rglob("layer-06/store.json")).parents[1]
     ports = {name: free_port() for name in (*OURS, PEER)}
-    words = {
+    commands = {
         name: ["-m", "m2dr", "serve", "--index", str(home), "--port", str(ports[name]), *more]
         for name, more in OURS.items()
     }
-    layers = [str(layer) for layer in options.layers]
-    words[PEER] = [
-        __file__, "--peer", str(ports[PEER]), "--indexes", str(options.indexes), "--layers", *layers
-    ]  # fmt: skip
+    commands[PEER] = [__file__, "--peer", str(ports[PEER]), "--indexes", str(options.indexes)]
     rounds = f"{options.rounds} rounds of {options.seconds:g} s"
-    print(f"{machine()}; {options.clients} clients, {rounds}; L*D{DIM}, k = {K}\n")
+    print(f"{machine()}; {CLIENTS} clients, {rounds}; L*D{DIM}, k = {K}\n")
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(
-                server(words[name], ports[name], "/docs" if name == PEER else "/health")
+                server(commands[name], ports[name], "/docs" if name == PEER else "/health")
             )
             for name in ports
         }

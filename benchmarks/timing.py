@@ -2,6 +2,8 @@
 
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +45,12 @@ def in_turn(rivals: Rivals, rounds: int, warm_up: int = 0) -> Times:
     return found
 
 
+def process(*words: object) -> str:
+    """Run Python with some words in a process of its own; return what it printed."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
     """Return the quotients within a round."""
     return [a / b for a, b in zip(above, below, strict=True)]
@@ -54,6 +62,12 @@ def spread(values: Iterable[float], digits: int = 2) -> str:
     chosen = (statistics.median(numbers), min(numbers), max(numbers))
     middle, low, high = (f"{value:,.{digits}f}" for value in chosen)
     return f"{middle} ({low}–{high})"
+
+
+def quartiled(values: Sequence[float], digits: int = 2) -> str:
+    """Return the median, with the quartiles."""
+    low, middle, high = (f"{each:.{digits}f}" for each in statistics.quantiles(values, n=4))
+    return f"{middle} ({low} to {high})"
 
 
 def table_row(*cells: object) -> str:

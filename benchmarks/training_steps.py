@@ -1,37 +1,41 @@
-"""What a training step costs: the loss alone, and whole steps against each other and a peer.
+"""What a training step costs: the loss alone, and whole steps against a peer.
 
     python benchmarks/training_steps.py loss --rounds 3 > benchmarks/training_loss_HOST.md
-    python benchmarks/training_steps.py steps > benchmarks/training_steps_HOST.md
     python benchmarks/training_steps.py objective > benchmarks/training_objective_HOST.md
     python benchmarks/training_steps.py cache > benchmarks/training_cache_HOST.md
     python benchmarks/training_steps.py same --corpus PAIRS --dtype bf16
 
-`loss` runs each case in a process of its own, so that its peak memory is its own. `steps` runs one
-step of every candidate in turn, round after round, and compares within a round: what else the
-machine does then hits all of them. `objective` times what differs between them, the loss and its
-gradient on given vectors, which a busy machine blurs less. `cache` trains on a large batch in a
-process that may not have more than 4 GiB. `same` takes the losses that are the peer's step for
-step, in turn, and their peak memory, each in a process of its own. Needs the extras quickstart and
-compare.
+`loss` runs each case in a process of its own, so that its peak memory is its own. `objective` times
+the loss and its gradient on given vectors, which is what differs between recipes. `cache` trains on
+a large batch in a process that may not have more than 4 GiB. `same` takes the losses that are the
+peer's step for step, in turn, and their peak memory, each in a process of its own. Needs the extras
+quickstart and compare.
 """
 
 import argparse
 import json
 import resource
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
 from common import machine
-from timing import in_turn, peak_memory, ratios, table_head, table_row, timed
+from timing import (
+    in_turn,
+    peak_memory,
+    process,
+    quartiled,
+    ratios,
+    table_head,
+    table_row,
+    timed,
+)
 from torch import Tensor
 
 from m2dr.core.settings import TrainSettings, read_settings
@@ -106,10 +110,8 @@ def loss_table(times: int, batches: Sequence[int]) -> None:
 
 
 def _alone(way: str, batch: int) -> dict[str, float]:
-    words = [sys.executable, __file__, "one", "--way", way, "--batch", str(batch)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)  # ourselves
-    table: dict[str, float] = json.loads(done.stdout)
-    return table
+    found: dict[str, float] = json.loads(process(__file__, "one", "--way", way, "--batch", batch))
+    return found
 
 
 def _medians(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -145,8 +147,8 @@ class Setting:
         kind = torch.device(self.device).type
         return torch.autocast(kind, torch.bfloat16) if self.bf16 else nullcontext()
 
-    def prepared(self, changes: Mapping[str, object]) -> Setup:
-        """What `m2dr train` prepares, of a recipe."""
+    def prepared(self, **changes: object) -> Setup:
+        """What `m2dr train` prepares."""
         table = {
             "corpus": self.corpus,
             "backbone": self.backbone,
@@ -161,17 +163,7 @@ class Setting:
         return prepare(read_settings(TrainSettings, None, (), table), Path("nowhere"))
 
 
-STEPS = {
-    "plain": {"variant": "plain"},
-    "mrl": {"variant": "mrl"},
-    "full-dim": {"variant": "full-dim"},
-    "dims": {"variant": "dims"},
-    "elastic": {"variant": "elastic"},
-    "ese": {"variant": "ese"},
-    "mipic": {"variant": "mipic"},
-    "2dmse-v1": {"variant": "2dmse-v1"},
-    "2dmse-st": {"variant": "2dmse-st"},
-}
+RECIPES = ("plain", "mrl", "full-dim", "dims", "elastic", "ese", "mipic", "2dmse-v1", "2dmse-st")
 PLAIN_PEER = "sentence-transformers, plain"
 LAYERS_PEER = "sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)"
 MRL_PEER = "sentence-transformers, MatryoshkaLoss"
@@ -186,9 +178,9 @@ def tokens_of(setup: Setup, chosen: Sequence[Any]) -> int:
     return sum(int(mask.sum()) for _, mask, _ in texts)
 
 
-def m2dr_step(changes: Mapping[str, object], setting: Setting) -> Step:
+def m2dr_step(variant: str, setting: Setting) -> Step:
     """One whole step: texts to tokens, forward, backward, optimiser."""
-    setup = setting.prepared(changes)
+    setup = setting.prepared(variant=variant)
     module = setup.module.train()
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-6, fused=True)
     chosen = [setup.examples[i] for i in range(setting.batch)]
@@ -224,7 +216,7 @@ def peer_steps(setting: Setting) -> dict[str, Callable[[], Step]]:
 
     from m2dr.model.hub import find_folder
 
-    setup = setting.prepared({})
+    setup = setting.prepared()
     chosen = [setup.examples[i] for i in range(setting.batch)]
     tokens = tokens_of(setup, chosen)
     sides = (
@@ -276,35 +268,9 @@ def peer_steps(setting: Setting) -> dict[str, Callable[[], Step]]:
     }
 
 
-def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
-    """One step of each in turn, and ratios within a round."""
-    setting = Setting(batch, lengths)
-    candidates = {name: m2dr_step(changes, setting) for name, changes in STEPS.items()}
-    peers = peer_steps(setting)
-    candidates |= {name: peers[name]() for name in (PLAIN_PEER, BOTH_PEER, LAYERS_PEER)}
-    found = in_turn(candidates, rounds, warm_up=1)
-    print(f"# A training step, {batch} pairs of {CORPUS}\n\n{machine()}. MiniLM, queries of up to")
-    print(f"{lengths[0]} and documents of up to {lengths[1]} tokens, no dropout. Median of")
-    print(f"{rounds} rounds; ratios within a round, with their quartiles.\n")
-    print(table_head("step", "seconds", "to plain", "to mrl"))
-    for name, times in found.items():
-        cells = [_ratio(times, found[base]) for base in ("plain", "mrl")]
-        print(table_row(name, f"{median(times):.2f}", *cells))
-    pairs = (
-        (BOTH_PEER, "2dmse-v1"),
-        (BOTH_PEER, "elastic"),
-        (LAYERS_PEER, "full-dim"),
-        (LAYERS_PEER, "elastic"),
-        (PLAIN_PEER, "plain"),
-    )
-    print(f"\n{table_head('peer', 'against', 'times slower')}")
-    for peer, own in pairs:
-        print(table_row(peer, own, _ratio(found[peer], found[own])))
-
-
 def candidate(name: str, setting: Setting) -> Step:
     """A recipe's step, or a peer's."""
-    return m2dr_step(STEPS[name], setting) if name in STEPS else peer_steps(setting)[name]()
+    return m2dr_step(name, setting) if name in RECIPES else peer_steps(setting)[name]()
 
 
 def same_table(rounds: int, setting: Setting) -> None:
@@ -321,16 +287,10 @@ def same_table(rounds: int, setting: Setting) -> None:
     print(table_head(*head))
     for ours, theirs in SAME.items():
         found = in_turn({n: candidate(n, setting) for n in (ours, theirs)}, rounds, warm_up=2)
-        peaks = [_peak([*words, "--way", name]) for name in (ours, theirs)]
+        peaks = [float(process(__file__, "peak", *words, "--way", n)) for n in (ours, theirs)]
         cells = [f"{median(found[name]):.3f}" for name in (ours, theirs)]
-        slower = _ratio(found[theirs], found[ours])
+        slower = quartiled(ratios(found[theirs], found[ours]))
         print(table_row(ours, theirs, *cells, slower, *(f"{peak:,.0f}" for peak in peaks)))
-
-
-def _peak(words: Sequence[str]) -> float:
-    command = [sys.executable, __file__, "peak", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # ourselves
-    return float(done.stdout.splitlines()[-1])
 
 
 def objective_table(rounds: int, batch: int) -> None:
@@ -338,37 +298,29 @@ def objective_table(rounds: int, batch: int) -> None:
     print(f"# The loss of each recipe, {batch} pairs, 6 layers of 384\n\n{machine()}. Forward and")
     print(f"backward on given vectors; median of {rounds}, with quartiles.\n")
     print(table_head("recipe", "milliseconds"))
-    for name, changes in STEPS.items():
-        objective = recipe_of(read_settings(TrainSettings, None, (), dict(changes))).objective()
+    for name in RECIPES:
+        objective = recipe_of(read_settings(TrainSettings, None, (), {"variant": name})).objective()
         asked, shape = objective.at(0), (len(objective.at(0).layers), batch, 384)
         torch.manual_seed(13)
         queries, documents = (torch.randn(shape, requires_grad=True) for _ in range(2))
         sides = EncodedBatch(queries, documents, torch.zeros(batch, batch, dtype=torch.bool))
         step = partial(_backward, objective, asked, sides)
-        low, middle, high = quantiles([1000 * timed(step) for _ in range(rounds)], n=4)
-        print(table_row(name, f"{middle:.1f} ({low:.1f} to {high:.1f})"))
+        print(table_row(name, quartiled([1000 * timed(step) for _ in range(rounds)], 1)))
 
 
 def _backward(objective: Objective, asked: StepTerms, sides: EncodedBatch) -> None:
     objective(asked, sides)[0].backward()
 
 
-def _ratio(times: list[float], base: list[float]) -> str:
-    low, middle, high = quantiles(ratios(times, base), n=4)
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
-
-
 def cache_table(batch: int, steps: int) -> None:
     """The loss curve of a large batch under a memory limit, and without caching and limit."""
     curves = {}
     for name, words in (
-        ("cached, 4 GiB", ["--held", "4096", "--limit", str(4 << 30)]),
-        ("all at once, no limit", ["--held", "0", "--limit", "0"]),
+        ("cached, 4 GiB", ["--held", 4096, "--limit", 4 << 30]),
+        ("all at once, no limit", []),
     ):
-        asked = ["--batch", str(batch), "--steps", str(steps), *words]
-        command = [sys.executable, __file__, "curve", *asked]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)  # ourselves
-        curves[name] = json.loads(done.stdout)
+        asked = ["--batch", batch, "--steps", steps, *words]
+        curves[name] = json.loads(process(__file__, "curve", *asked))
     print(f"# {batch} pairs in one batch\n\n{machine()}. full-dim on MiniLM, no dropout, documents")
     print("of up to 128 tokens.\n")
     print(table_head("way", "peak resident GiB", "loss by step"))
@@ -383,15 +335,7 @@ def curve(batch: int, steps: int, held: int, limit: int) -> None:
     """Train some steps; prints losses and peak memory."""
     if limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    table = {
-        "variant": "full-dim",
-        "corpus": CORPUS,
-        "batch_size": batch,
-        "dropout": 0.0,
-        "evaluate_steps": 0,
-        "gradient_cache": held,
-    }
-    setup = prepare(read_settings(TrainSettings, None, (), table), Path("nowhere"))
+    setup = Setting(batch, (64, 128)).prepared(variant="full-dim", gradient_cache=held)
     optimiser = torch.optim.AdamW(setup.module.train().parameters(), lr=1e-4, fused=True)
     losses = []
     for step in range(steps):
@@ -408,7 +352,7 @@ def curve(batch: int, steps: int, held: int, limit: int) -> None:
 def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    modes = ["loss", "steps", "objective", "cache", "same", "one", "curve", "peak"]
+    modes = ["loss", "objective", "cache", "same", "one", "curve", "peak"]
     parser.add_argument("what", choices=modes)
     parser.add_argument("--way", default="ours")
     parser.add_argument("--corpus", default=CORPUS)
@@ -435,10 +379,8 @@ def main() -> None:
         loss_table(a.rounds, [a.batch] if a.batch else [32, 128])
     elif a.what == "objective":
         objective_table(3 * a.rounds, a.batch or 32)
-    elif a.what == "cache":
-        cache_table(a.batch or 512, a.steps)
     else:
-        steps_table(a.rounds, a.batch or 32, (64, 128))
+        cache_table(a.batch or 512, a.steps)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,22 +21,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.json
+from timing import process
 
 from m2dr.data.loaders import open_dataset
 from m2dr.tasks.encoder import Encoder
 
 WAYS = {"vectors": (), "with BM25": ("--hybrid",), "mixed": ("--query-mix",)}
 SAMPLES = 10_000
-
-
-def run(*words: str) -> str:
-    """Run a command of m2dr and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "m2dr", *words], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(f"m2dr {' '.join(words)}\n{done.stderr}")
-    return done.stdout
 
 
 def as_folder(name: str, work: Path, every: int) -> str:
@@ -90,10 +80,10 @@ def measured(corpus: str, split: str, args: argparse.Namespace, tag: str) -> Ite
     documents, queries = encode(corpus, split, args.model, home)
     dataset, root, out = open_dataset(corpus), home / "indexes", home / "results" / split
     width = np.load(documents, mmap_mode="r").shape[1]
-    dims = ",".join(str(dim) for dim in (*args.dims, width))
+    dims = ",".join(str(dim) for dim in (32, 64, 128, width))
     begun = time.monotonic()
     if not root.exists():
-        run("index", "import", str(documents), "--corpus", corpus, "--indexes", str(root),
+        process("-m", "m2dr", "index", "import", documents, "--corpus", corpus, "--indexes", root,
             "--rotate", "no", "--dims", dims, "--name", tag)  # fmt: skip
     seconds = time.monotonic() - begun
     size = next(root.rglob("words.safetensors")).stat().st_size / 1e6
@@ -103,10 +93,11 @@ def measured(corpus: str, split: str, args: argparse.Namespace, tag: str) -> Ite
     yield f"| queries | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}"
     found = {}
     for way, options in WAYS.items():
-        run("evaluate", "retrieval", "--corpus", corpus, "--split", split, "--indexes", str(root),
-            "--query-vectors", str(queries), "--dims", dims, "--measure", "nDCG@10",
-            "--out", str(out / way.replace(" ", "-")), *options)  # fmt: skip
-        folder = next((out / way.replace(" ", "-")).rglob("per_query.npz")).parent
+        place = out / way.replace(" ", "-")
+        process("-m", "m2dr", "evaluate", "retrieval", "--corpus", corpus, "--split", split,
+            "--indexes", root, "--query-vectors", queries, "--dims", dims, "--measure", "nDCG@10",
+            "--out", place, *options)  # fmt: skip
+        folder = next(place.rglob("per_query.npz")).parent
         cells = json.loads((folder / "grid.json").read_text())["cells"]
         found[way] = {cut: 100 * row["nDCG@10"] for cut, row in cells.items()}, folder
     for name, layer in (("words", 0), ("full model", 1)):
@@ -127,7 +118,6 @@ def main() -> None:
     parser.add_argument("corpora", nargs="+")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--model", default="minilm")
-    parser.add_argument("--dims", type=int, nargs="+", default=(32, 64, 128))
     parser.add_argument("--every", type=int, default=1)
     args = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
