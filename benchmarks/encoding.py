@@ -64,16 +64,13 @@ def main() -> None:
     dtype = choose_dtype(asked.dtype, device)
     print(f"{machine()}, {device.type}, {dtype}, {model}\n")
     texts = _texts(asked) if set(asked.what) & set("abce") else []
+    parts = {"a": _against, "b": _products, "c": _layers}
     for what in asked.what:
-        if what == "a":
-            _against(asked, model, texts, device, dtype)
-        if what == "b":
-            _products(asked, model, texts, device, dtype)
-        if what == "c":
-            _layers(asked, model, texts, device, dtype)
-        if what == "d":
+        if what in parts:
+            parts[what](asked, model, texts, device, dtype)
+        elif what == "d":
             _memory(asked, model)
-        if what == "e":
+        else:
             _objects(asked, model, texts)
 
 
