@@ -1,4 +1,4 @@
-"""BEIR's own search and evaluation drive a cut of a model, and an index of it."""
+"""BEIR's own search and evaluation drive a cut of a model."""
 
 import gc
 import random
@@ -6,13 +6,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from world import WORDS, make_corpus, make_model, ndcg, write_beir
+from world import make_corpus, make_model, ndcg
 
 from m2dr import Encoder
-from m2dr.core.errors import UserError
-from m2dr.core.requests import IndexRequest
-from m2dr.integrations.beir import BeirIndex
-from m2dr.tasks.indexing.index import index_corpus
 
 pytest.importorskip("beir")
 pytestmark = pytest.mark.filterwarnings("default")  # beir's own are not ours to mend
@@ -85,58 +81,3 @@ def test_exact_search_of_beir_with_a_model_scores_as_m2dr_does(
 
     assert cut == pytest.approx(ndcg(folder, path, tmp_path), abs=1e-4)
     assert whole == pytest.approx(expected, abs=1e-4)
-
-
-def test_evaluation_of_beir_with_an_index_scores_as_m2dr_does(
-    folder: Path, loaded: Loaded, model: tuple[Path, str], tmp_path: Path
-) -> None:
-    path, score_function = model
-    expected = ndcg(folder, path, tmp_path)
-    index = BeirIndex(str(folder), str(path), 2, 8, root=tmp_path / "indexes", **MACHINE)
-
-    found = ndcg_by_beir(index, loaded, score_function)
-
-    assert found == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.fixture(scope="module")
-def own(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder whose queries have the ids of their documents, and an index of it."""
-    texts = {f"d{n}": " ".join(WORDS[n % 9 : n % 9 + 6]) for n in range(12)}
-    rows = [{"_id": docid, "title": "", "text": text} for docid, text in texts.items()]
-    made = write_beir(tmp_path_factory.mktemp("own") / "own", rows, texts, test=[("d1", "d2", 1)])
-    root = made.parent / "indexes"
-    index_corpus(IndexRequest(str(made), str(tiny_backbone), (8,), (4,), root=root, **MACHINE))
-    return made, root
-
-
-@pytest.mark.parametrize("ignored", [True, False])
-def test_the_document_with_the_id_of_the_query_is_dropped_as_beir_does(
-    ignored: bool, own: tuple[Path, Path], tiny_backbone: Path
-) -> None:
-    folder, root = own
-    index = BeirIndex(
-        str(folder), str(tiny_backbone), dim=8, root=root, ignore_identical_ids=ignored, **MACHINE
-    )
-    corpus = {f"d{i}": {"title": "", "text": ""} for i in range(12)}
-
-    found = index.search(corpus, {"d1": "read the file", "x": "open"}, 11, "dot")
-
-    assert ("d1" in found["d1"]) != ignored or len(found["d1"]) == 11
-    assert ignored == ("d1" not in index.search(corpus, {"d1": "read"}, 12, "dot")["d1"])
-    assert len(found["x"]) == 11
-    scores = list(found["x"].values())
-    assert scores == sorted(scores, reverse=True)
-
-
-def test_an_index_of_other_documents_is_refused(
-    own: tuple[Path, Path], tiny_backbone: Path
-) -> None:
-    folder, root = own
-    index = BeirIndex(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
-    other = {f"other-{i}": {"text": "x"} for i in range(12)}
-
-    with pytest.raises(UserError, match="BEIR gives 1 documents; 12 are indexed"):
-        index.search({"d1": {"text": "x"}}, {"q": "read"}, 3, "dot")
-    with pytest.raises(UserError, match=r"The index holds 'd\d+', and the corpus"):
-        index.search(other, {"q": "read"}, 3, "dot")

@@ -5,14 +5,13 @@ from statistics import fmean
 
 import pytest
 
+from m2dr import Encoder
 from m2dr.core.records import Cut
-from m2dr.core.requests import ClassificationRequest, EvaluateRequest, IndexRequest, StsRequest
+from m2dr.core.requests import ClassificationRequest, EvaluateRequest, StsRequest
 from m2dr.core.settings import FitSettings
 from m2dr.evaluation.grid import Grid
-from m2dr.integrations.beir import BeirIndex
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.evaluating.sentence_tasks import evaluate_classification, evaluate_sts
-from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.training.fit import fit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
@@ -85,6 +84,7 @@ def test_a_fit_lifts_the_cuts_leaves_the_full_model_and_beir_sees_the_same(
     monkeypatch.setenv("M2DR_DTYPE", "fp32")  # bf16 rounds a rotated embedding otherwise: to 2e-4
     from beir.datasets.data_loader import GenericDataLoader
     from beir.retrieval.evaluation import EvaluateRetrieval
+    from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
     corpus, model = str(data / "beir" / "nfcorpus"), tmp_path / "fitted"
     both = (corpus, str(data / "beir" / "scifact"))
@@ -112,8 +112,7 @@ def test_a_fit_lifts_the_cuts_leaves_the_full_model_and_beir_sees_the_same(
     assert fitted.cells[Cut(0, 384)]["nDCG@10"] > 0.25
     texts, queries, judgements = GenericDataLoader(corpus).load(split="test")
     for layer, dim in ((0, 384), (0, 64), (3, 128), (6, 384)):
-        index_corpus(IndexRequest(corpus, str(model), (dim,), root=tmp_path / "indexes"))
-        index = BeirIndex(corpus, str(model), layer, dim, root=tmp_path / "indexes")
-        evaluation = EvaluateRetrieval(index, k_values=[10], score_function="cos_sim")
+        exact = DenseRetrievalExactSearch(Encoder(str(model), layer, dim), show_progress_bar=False)
+        evaluation = EvaluateRetrieval(exact, k_values=[10], score_function="cos_sim")
         found = evaluation.evaluate(judgements, evaluation.retrieve(texts, queries), [10])[0]
         assert found["NDCG@10"] == pytest.approx(fitted.cells[Cut(layer, dim)]["nDCG@10"], abs=1e-4)

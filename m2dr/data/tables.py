@@ -199,7 +199,7 @@ def rows_of(data: object, parse: Callable[[Any], Row] | None = None) -> Iterator
                 yield {"_id": name} | _row(row_of, value, repr(name))
     elif isinstance(source, set | frozenset):
         raise UserError("A set was given, which has no order; a list of its items is needed.")
-    elif _is_listed(source):
+    elif isinstance(source, Iterable) and not isinstance(source, str | bytes):
         for number, item in enumerate(source):
             yield _row(parse or row_of, item, str(number))
     else:
@@ -211,14 +211,6 @@ def _row(parse: Callable[[Any], Row], item: Any, name: str) -> Row:
         return parse(item)
     except ValueError as error:
         raise UserError(f"Row {name}: {error}.") from None
-
-
-def _is_listed(source: Any) -> bool:
-    return (
-        isinstance(source, Iterable)
-        and not isinstance(source, str | bytes)
-        and getattr(source, "shape", None) != ()  # an array of no dimension
-    )
 
 
 def _of_columns(source: Mapping[Any, Any]) -> Any:  # rows; what is no dict of columns as it is

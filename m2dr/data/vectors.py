@@ -23,8 +23,6 @@ IDS = ("custom_id", "key", *DOCUMENT_IDS, *QUERY_IDS)
 VECTORS = ("embedding", "embeddings", "vector", "vectors", "emb", "values", "float") + (
     ("response", "body", "data")
 )
-SMALL, LARGE = 1e-6, 1e6  # between which numbers in vectors lie
-USUAL_SHARE = 0.95  # of the numbers, that do
 
 
 @dataclass(frozen=True)
@@ -153,10 +151,9 @@ def _arrays(path: Path) -> tuple[Array, Sequence[str] | None]:
 def _table(path: Path) -> tuple[Floats, Sequence[str] | None]:
     flat, names, width = array("f"), list[str](), 0
     places: dict[int, int] = {}  # of vectors, by what the rows or answers say of their order
-    packed = False
 
     def add(row: Row) -> None:
-        nonlocal width, packed
+        nonlocal width
         found, count = vectors_of_row(row), len(flat) // (width or 1)
         # An answer of an API may have an id of its own.
         name = None if row.get("object") == "list" else optional(row, IDS)
@@ -177,13 +174,10 @@ def _table(path: Path) -> tuple[Floats, Sequence[str] | None]:
                 places[first + index] = count + number
         if name is not None:
             names.append(id_of(name))
-        packed = packed or any(vector.base is not None for _, vector in found)
 
     for _ in parsed(path, add):
         pass
     matrix = np.frombuffer(flat, np.float32).reshape(-1, width or 1)
-    if packed and _is_float64(matrix):
-        raise UserError(f"{path} has float64 in base64, and vectors in base64 are float32.")
     if not places:
         return matrix, names or None
     if sorted(places) != list(range(len(matrix))):
@@ -239,7 +233,7 @@ def _holds_vector(value: object) -> bool:
 
 
 def _vector(value: object) -> Float32:
-    """Return a vector in decimals or in base64; of the latter, a view of bytes."""
+    """Return a vector in decimals or in base64."""
     try:
         if isinstance(value, str):
             vector = np.frombuffer(b64decode(value, validate=True), "<f4")
@@ -254,24 +248,3 @@ def _vector(value: object) -> Float32:
 
 def _nests(value: object) -> bool:
     return isinstance(value, Mapping | list)
-
-
-def _is_float64(matrix: Float32) -> bool:
-    """Whether vectors, read from bytes as float32, are float64.
-
-    Read so, the lower half of a number has any exponent; or is next to zero, where the number was
-    float32 before. Of numbers that are float32, two together are hardly ever of a usual size.
-    """
-    if matrix.shape[1] % 2 or not matrix.size:
-        return False
-    lower = np.ascontiguousarray(matrix[:, ::2]).view(np.uint32)
-    rounded = not (lower & 0x1FFFFFFF).any()
-    return _usual(matrix.view(np.float64)) > USUAL_SHARE and (
-        rounded or _usual(matrix) < USUAL_SHARE
-    )
-
-
-def _usual(values: Floats) -> float:
-    """Return the share of numbers, those that are 0 aside, of a size that they have in vectors."""
-    sizes = np.abs(values[values != 0])
-    return float(((sizes > SMALL) & (sizes < LARGE)).mean()) if sizes.size else 1.0

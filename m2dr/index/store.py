@@ -27,7 +27,6 @@ from m2dr.core.files import (
     write_bytes,
     write_record,
 )
-from m2dr.core.records import DIGITS
 from m2dr.index.docids import Docids, encode_docids, read_docids
 from m2dr.index.filters import FIELDS, Filter, matching
 from m2dr.index.manifest import (
@@ -38,8 +37,6 @@ from m2dr.index.manifest import (
     Shard,
     StoreManifest,
     StorePlan,
-    built_indexes,
-    store_folders,
 )
 from m2dr.index.vectors import FORMATS
 
@@ -426,57 +423,3 @@ def remove_leftovers(folder: Path) -> None:
         names = {shard.name for shard in StoreManifest.read(folder).shards}
         stray = [path.name for path in folder.glob("vectors-*") if path.name not in names]
         remove_files(folder, *RECORDS, *stray, f"*{TEMPORARY_SUFFIX}", PARTIAL)
-
-
-# A list of them
-
-
-@dataclass(frozen=True)
-class ListedStore:
-    """A row of the list of stores."""
-
-    folder: Path
-    corpus: str
-    model: str  # where it was found when the store was begun: a folder, a name or an id
-    fingerprint: str  # the first digits of the model's
-    layer: int
-    documents: int  # written so far, where the store is not finished
-    dtype: str
-    bytes: int  # of vectors and indexes
-    indexes: tuple[str, ...]  # dims, each with its engine unless that is flat
-    finished: bool
-    problem: str = ""  # why it cannot be read
-
-
-def list_stores(root: Path) -> list[ListedStore]:
-    """Return a row per store below a folder, sorted by folder; that of a damaged one says why."""
-    return [_listed(folder) for folder in store_folders(root)]
-
-
-def _listed(folder: Path) -> ListedStore:
-    finished = (folder / STORE).exists()
-    plan: StorePlan
-    try:
-        if finished:
-            plan = manifest = StoreManifest.read(folder)
-            documents = manifest.documents
-        else:
-            plan = read_record(folder / PARTIAL, StorePlan)
-            documents = sum(shard.rows for shard in StoreWriter(folder, plan).shards())
-    except UserError as error:
-        return ListedStore(folder, "?", "?", "?", 0, 0, "?", 0, (), finished, str(error))
-    built = built_indexes(folder)
-    files = [*folder.glob(f"vectors-*.{plan.dtype}")]
-    files += [path for index in built for path in index.folder.iterdir()]
-    return ListedStore(
-        folder,
-        plan.corpus,
-        plan.label.model,
-        plan.label.fingerprint[:DIGITS],
-        plan.layer,
-        documents,
-        plan.dtype,
-        sum(path.stat().st_size for path in files),
-        tuple(str(b.dim) if b.engine == "flat" else f"{b.dim} {b.engine}" for b in built),
-        finished,
-    )

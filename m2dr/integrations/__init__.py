@@ -1,1 +1,1 @@
-"""Adapters that let MTEB and BEIR use models and indexes of m2dr."""
+"""Adapters that let MTEB use models of m2dr, and Pyserini its indexes."""

@@ -123,30 +123,14 @@ BACKBONES = {
     )
 }
 
-# Settings that other code, or an earlier transformers, reads, and transformers does not, or not as
-# one forward of a backbone; and the values, beside None, with which they ask for nothing.
+# Settings of public models that transformers does not read, or not as one forward of a backbone,
+# and the values, beside None, with which they ask for nothing.
 _UNREAD: dict[str, tuple[object, ...]] = {
-    "position_embedding_type": ("absolute",),
+    "position_embedding_type": ("absolute",),  # relative_key of BERT, alibi of Jina's
     "conv_kernel_size": (0,),  # of DeBERTa-v2 in its two largest sizes: a layer that is no cut
-    "pruned_heads": ({}, []),
-    "partial_rotary_factor": (1,),
-    "rotary_emb_fraction": (1,),
-    "rotary_emb_base": (1000,),
-    "layer_norm_type": ("layer_norm",),
-    **dict.fromkeys(("is_decoder", "is_causal", "add_cross_attention", "alibi"), (False,)),
-    **dict.fromkeys(("talking_head", "use_mrope", "prenorm", "parallel_block"), (False,)),
-    **dict.fromkeys(("use_rms_norm", "rotary_emb_interleaved"), (False,)),
-    **dict.fromkeys(("logn_attention_scale", "logn_attention_clip1"), (False,)),
-    **dict.fromkeys(("quantization_config", "alibi_starting_size", "rotary_scaling_factor"), ()),
-    **dict.fromkeys(("rotary_emb_scale_base", "clip_qkv", "attn_logit_softcapping"), ()),
-    **dict.fromkeys(("sliding_window", "use_sliding_window"), (False,)),
-}
-# Those of them that some types read.
-_READ: dict[str, Collection[str]] = {
-    **dict.fromkeys(("is_decoder", "is_causal"), [n for n, row in BACKBONES.items() if row.causal]),
-    "attn_logit_softcapping": ("gemma2", "gemma3_text"),
-    "sliding_window": ("qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "modernbert"),
-    "use_sliding_window": ("qwen2", "qwen3"),
+    "rotary_emb_base": (1000,),  # of Nomic's mixture of experts
+    "rotary_scaling_factor": (),  # of Nomic's for long texts
+    "quantization_config": (),
 }
 # Ways to scale rotary positions; with others, vectors of a text depend on the longest of its batch.
 _ROPES = ("default", "linear", "yarn", "llama3", "proportional")
@@ -246,7 +230,7 @@ def _refuse_unread(path: Path, table: Mapping[str, Any]) -> None:
             harmless = (None, *_UNREAD[key])
             if key == "position_embedding_type" and row and row.rotary:
                 harmless += ("rope", "rotary")
-            if kind not in _READ.get(key, ()) and settings[key] not in harmless:
+            if settings[key] not in harmless:
                 asked = f"{key} = {quoted(settings[key])}"
                 raise UserError(f"{path} asks for {asked}, and m2dr runs {kind} without it.")
     for rope in filter(None, ropes):

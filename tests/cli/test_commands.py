@@ -167,7 +167,7 @@ def test_exit_codes(error: Exception, code: int | None, monkeypatch: pytest.Monk
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("m2dr.tasks.indexing.listing.list_stores", fail)
+    monkeypatch.setattr("m2dr.tasks.indexing.listing.store_folders", fail)
     done, debugged = (run("index", "list", *flag) for flag in ([], ["--debug"]))
 
     assert debugged.exception is error

@@ -262,7 +262,6 @@ def test_whole_numbers_are_ids() -> None:
 ODD: dict[str, Any] = {
     "a set": {"open", "close"},
     "columns of unequal length": {"id": ["a", "b"], "text": ["open"]},
-    "an array of no dimension": np.array("open"),
     "a table of text": np.array([["a", "open"]]),
     "a missing text": pd.Series(["open", None]),
     "bytes": [b"open"],

@@ -212,22 +212,6 @@ def test_rows_alone_and_one_answer_go_by_their_index(tmp_path: Path, indent: int
     np.testing.assert_array_equal(by_id.finite(by_id.of(["d0"], "documents")), np.eye(4)[[2]])
 
 
-@pytest.mark.parametrize("source", ["float64", "float32", "halves", "sparse"])
-def test_float64_in_base64_is_not_taken_for_twice_the_dims(tmp_path: Path, source: str) -> None:
-    values = np.random.default_rng(0).normal(size=(9, 16))
-    values = values.astype(np.float32) if source == "float32" else values
-    values = np.rint(values) / 2 if source == "halves" else values
-    values = np.where(np.abs(values) > 1, values, 0) if source == "sparse" else values
-
-    def write(dtype: str) -> Path:
-        packed = [base64.b64encode(row.astype(dtype).tobytes()).decode() for row in values]
-        return _jsonl(tmp_path / "v.jsonl", [{"embedding": each} for each in packed])
-
-    assert open_vectors(write("<f4")).width == 16
-    with pytest.raises(UserError, match="float64 in base64"):
-        open_vectors(write("<f8"))
-
-
 def test_arrays_that_could_both_be_the_vectors_are_refused(tmp_path: Path, matrix: Floats) -> None:
     np.savez(tmp_path / "v.npz", queries=matrix, documents=matrix)
 

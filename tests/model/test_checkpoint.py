@@ -268,15 +268,11 @@ def test_weights_that_no_layer_takes_are_refused(theirs: Path) -> None:
 UNREAD: list[tuple[str, dict[str, object]]] = [
     ("bert", {"position_embedding_type": "relative_key_query"}),
     ("bert", {"position_embedding_type": "alibi"}),
-    ("roberta", {"is_decoder": True}),
-    ("xlm-roberta", {"add_cross_attention": True}),
     ("bert", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
     ("bert", {"quantization_config": {"quant_method": "unheard of"}}),
     ("deberta-v2", {"conv_kernel_size": 3}),
-    ("nomic_bert", {"rotary_emb_fraction": 0.5}),
-    ("gte", {"logn_attention_scale": True}),
-    ("llama", {"sliding_window": 4}),
-    ("llama", {"partial_rotary_factor": 0.5}),
+    ("nomic_bert", {"rotary_scaling_factor": 2}),
+    ("nomic_bert", {"rotary_emb_base": 10000}),
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
     ("qwen2", {"rope_parameters": {"rope_type": "longrope", "partial_rotary_factor": 1.0}}),
 ]
@@ -297,10 +293,9 @@ def test_settings_that_a_backbone_would_not_follow_are_refused(
     ("model_type", "settings"),
     [
         ("modernbert", {"position_embedding_type": "absolute"}),
-        ("gte", {"position_embedding_type": "rope", "logn_attention_clip1": False}),
-        ("bert", {"pruned_heads": {}, "is_decoder": False, "position_embedding_type": None}),
-        ("mistral", {"sliding_window": 4, "is_decoder": True}),
-        ("nomic_bert", {"rotary_emb_fraction": 1.0, "rotary_scaling_factor": None}),
+        ("gte", {"position_embedding_type": "rope"}),
+        ("bert", {"position_embedding_type": None}),
+        ("nomic_bert", {"rotary_emb_base": 1000, "rotary_scaling_factor": None}),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ from m2dr.core import requests
 from m2dr.core.errors import UserError, missing_told, quoted
 from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
-from m2dr.core.records import DIGITS, paired
+from m2dr.core.records import DIGITS
 from m2dr.core.settings import request_of, takes
 from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import CORPUS_FILE, Columns, Passages, changed
@@ -152,8 +152,6 @@ class Index:
         root = Path(folder)
         if taken := options.keys() & {"root", "corpus"}:
             raise UserError(f"{min(taken)} = … was given; build takes folder, documents and name.")
-        if Path(name).name != name or name == ".." or paired(name) != name:
-            raise UserError(f"name = {name!r} is not that of a folder.")
         shared: dict[str, Any] = {"root": root}
         if encoder:
             shared |= {name: value for name, value in encoder.options.items() if name != "runtime"}
@@ -273,7 +271,7 @@ class Index:
                 the documents, or the cut has no documents.
         """
         queries = [texts] if isinstance(texts, str) else list(texts)
-        if isinstance(texts, Mapping) or not all(isinstance(query, str) for query in queries):
+        if not all(isinstance(query, str) for query in queries):
             raise UserError("Give a query, or a list of queries, which are strings.")
         own = ("layer", "dim", "document_layer", "k", "filter")
         request_of(requests.Blend, weights, "search", own)

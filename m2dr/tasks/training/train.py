@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from hashlib import blake2b
 from math import ceil
 from pathlib import Path
 from statistics import fmean
-from types import CodeType
 from typing import Any
 
 from m2dr.core.errors import Interrupted, UserError, counted
@@ -205,31 +203,12 @@ def train(
 
 
 def name_of(loss: ScoreLoss) -> str:
-    """Return module:name of a loss that is a function, and a digest of its code.
-
-    The digest covers its code, and numbers and texts that are its defaults, bound or closed over;
-    not functions that it calls, nor the state of an object.
-    """
+    """Return module:name of a loss that is a function or an object."""
     function: Any = loss
-    values: list[object] = []
     while isinstance(function, partial):
-        values += [*function.args, *function.keywords.values()]
         function = function.func
-    if not hasattr(function, "__qualname__"):  # an object, such as a module of torch
-        function = getattr(type(function), "forward", type(function).__call__)
-    values += getattr(function, "__defaults__", None) or ()
-    values += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    plain = [value for value in values if isinstance(value, int | float | str)]
-    told = repr((_code_of(getattr(function, "__code__", None)), plain)).encode()
-    digest = blake2b(told, digest_size=6).hexdigest()
-    return f"{function.__module__}:{function.__qualname__} (code {digest})"
-
-
-def _code_of(part: object) -> object:
-    """Return what code does, without the lines and the file where it stands."""
-    if isinstance(part, CodeType):
-        return part.co_code, part.co_names, [_code_of(constant) for constant in part.co_consts]
-    return sorted(map(repr, part)) if isinstance(part, frozenset) else repr(part)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def run(
