@@ -12,22 +12,22 @@ _NUMBER = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-zµ%]*)")
 
 @dataclass(frozen=True)
 class Option:
-    """What `--help` says of a field, how the command line spells it, and its range.
+    """Help, spelling and range of a field on the command line.
 
     Type, default and choices are those of the field itself.
 
     Attributes:
-        help: what the setting means.
-        flags: spellings, the one that messages print first; none for --FIELD-NAME.
+        help: one sentence, the default last if it is computed.
+        flags: spellings; messages print the first. Default: --FIELD-NAME.
         choices: of a text that only some commands restrict; a Literal type needs none.
-        metavar: what `--help` shows for the value.
-        default: what `--help` says where the default is empty.
-        least: the smallest number, of each in a list.
-        most: the largest.
-        above: every number is above it.
-        below: every number is below it.
-        read: what makes the value from the word that was typed.
-        bare: the value of `--name` given without a number, and of True in Python.
+        metavar: the value's name in `--help`.
+        default: text for `--help` if the default is empty.
+        least: minimum of a number, and of each in a list.
+        most: maximum.
+        above: exclusive minimum.
+        below: exclusive maximum.
+        read: function from the typed word to the value.
+        bare: value of `--name` without a number, and of True in Python.
         is_file: whether a path is that of a file, not of a folder.
         is_argument: whether the value stands without a name.
     """
@@ -48,12 +48,12 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The spelling that messages print, without dashes; empty for that of the field."""
+        """The spelling that messages print, without dashes; "" for the field's name."""
         return self.flags[0].lstrip("-") if self.flags else ""
 
     @property
     def range(self) -> str:
-        """The numbers that are taken, in words.
+        """The range in words.
 
         >>> Option(most=1).range, Option(above=0, below=1).range
         ('from 0 to 1', 'above 0 and below 1')

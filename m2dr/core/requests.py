@@ -1,4 +1,4 @@
-"""What each command is asked: its help, and that of every option.
+"""The request of each command: its help, its options and their help.
 
 Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
@@ -33,8 +33,8 @@ HYBRID = 0.4  # weight of BM25 beside vectors: benchmarks/hybrid_weights_202611.
 QUERY_MIX = 0.5  # weight of words in the vector of a query: docs/decisions/0024-mix-and-feedback.md
 SHARD_ROWS = 4096  # of a store, in every shard but the last; 3 MB of f16 at width 384
 PYDOCS = "pydocs"
-NEWEST = "Folder or id; by default the newest trained one in models/, or else minilm."
-OF_INDEX = "Folder or id; by default that of the index of the corpus, or of the newest of several."
+NEWEST = "Folder or id. Default: the newest trained model in models/, else minilm."
+OF_INDEX = "Folder or id. Default: the model of the newest index of the corpus."
 DIMS = ("--dim", "--dims")
 LAYERS = ("--layer", "--layers")
 
@@ -43,8 +43,8 @@ def corpus_option() -> Any:  # a field
     """Return the field of a corpus."""
     return option(
         PYDOCS,
-        "pydocs, a folder in BEIR or MS MARCO layout, a JSONL, parquet, Arrow or CSV file, irds:ID "
-        "or hf:ID.",
+        "Corpus: pydocs, a folder in BEIR or MS MARCO layout, a JSONL, parquet, Arrow or CSV file, "
+        "irds:ID or hf:ID.",
     )
 
 
@@ -53,15 +53,17 @@ def root_option() -> Any:  # a field
     return option(INDEXES, "Folder of the indexes.", "--indexes")
 
 
-def length_option(side: str, of: str = "index, or else of the model") -> Any:  # a field
+def length_option(side: str, of: str = "index, else as the model") -> Any:  # a field
     """Return the field of the length of queries or documents."""
-    return option(None, f"Tokens of a {side}, special ones included; those of the {of}.", least=1)
+    return option(None, f"Maximum tokens of a {side}. Default: as the {of}.", least=1)
 
 
 def query_model_option() -> Any:  # a field
     """Return the field of the model whose queries search vectors of another."""
     return option(
-        "", "Model of the queries, where it is another: m2dr index fit leads it to the vectors."
+        "",
+        "Encode queries with this model; m2dr index fit --query-model must have fitted it to the "
+        "index.",
     )
 
 
@@ -69,8 +71,8 @@ def document_runtime_option() -> Any:  # a field
     """Return the field of what multiplies where documents are encoded."""
     return option(
         "auto",
-        "What encodes documents: torch, openvino, or auto, which is openvino on a CPU where it is "
-        "installed, from 10,000 documents on.",
+        "Runtime of the documents: torch, openvino or auto (openvino for 10,000 documents or more "
+        "on a CPU, if it is installed).",
     )
 
 
@@ -122,7 +124,8 @@ class _OnDevice:
 @dataclass(frozen=True, repr=False, kw_only=True)
 class _EncodesDocuments(_OnDevice):
     dtype: str = option(
-        "auto", "auto, fp32 or bf16; or int8, of documents on a CPU, calibrated on some of them."
+        "auto",
+        "Number format: auto, fp32 or bf16; int8 for documents on a CPU, calibrated on a sample.",
     )
 
 
@@ -133,7 +136,7 @@ class _OfIndexes(_OnDevice):
 
 def language_option() -> Any:  # a field
     """Return the field of the language of words."""
-    help_of = "Language of the words, as Snowball calls it, or none; that of the texts by default."
+    help_of = "Snowball language for stemming, or none. Default: detected from the texts."
     return option("", help_of)
 
 
@@ -143,23 +146,23 @@ class QueryLog:
 
     queries: Path | None = option(
         None,
-        "Unlabelled queries as people ask them, for words and exits: topics, or a .txt file with "
-        "one per line.",
+        "Query log (unlabelled) to fit words and exits with: topics, or a .txt file, one query per "
+        "line.",
         is_file=True,
     )
     query_weight: float | None = option(
         None,
-        "How much --queries count in the words, where the documents count 1; 0.2 by default.",
+        "Weight of --queries in the fit of words; documents have weight 1. Default: 0.2.",
     )
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class GivenLog(QueryLog):
-    """A log, with its vectors where no model is at hand to make them."""
+    """A query log, with its vectors if the index has no model to encode it."""
 
     query_vectors: Path | None = option(
         None,
-        "Vectors of --queries, from what made those of the documents, where these have no model.",
+        "Vectors of --queries from the model that made the documents' vectors, if m2dr has it not.",
         read=Path,
     )
 
@@ -169,12 +172,12 @@ class Blend:
     """Weights of BM25 (hybrid) and of word vectors (query_mix); 0 switches a part off."""
 
     hybrid: float = option(
-        0.0, f"BM25 beside the vectors; of weight {HYBRID} where none follows.", most=1, bare=HYBRID
+        0.0, f"Add BM25 with this weight ({HYBRID} if no number follows).", most=1, bare=HYBRID
     )
     query_mix: float = option(
         0.0,
-        "Words of the query in its vector, where its layer reads none; of weight "
-        f"{QUERY_MIX} where none follows.",
+        f"Add the query's word vector with this weight ({QUERY_MIX} if no number follows). No "
+        "effect on layers whose exit already uses words.",
         most=1,
         bare=QUERY_MIX,
     )
@@ -186,7 +189,7 @@ class Blend:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What there is, in words."""
+        """One phrase per part that is on."""
         notes = {
             f"BM25 of weight {self.hybrid:g} beside the vectors": self.hybrid,
             f"words of weight {self.query_mix:g} in the queries": self.query_mix,
@@ -194,7 +197,7 @@ class Blend:
         return tuple(note for note, weight in notes.items() if weight)
 
     def named(self, name: str) -> str:
-        """Return the name of results with all this, from that of results by vectors alone.
+        """Return the name of results with these weights.
 
         >>> Blend(hybrid=0.4, query_mix=0.5).named("mine")
         'mine.hybrid-0.4.query-mix-0.5'
@@ -205,12 +208,11 @@ class Blend:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class QueryOptions(Blend):
-    """How queries become vectors, and what stands beside these; `tasks.query` decides by it."""
+    """How queries become vectors, and weights of BM25 and words; `tasks.query` reads it."""
 
     exits: Exits = option(
         "",
-        "Exits of shallow queries: fitted on the documents of the index, which is the default at "
-        "layers that were not trained where the index has some, or the model's own.",
+        "Exits for layers below the last: index (default for untrained layers) or model.",
     )
     query_model: str = query_model_option()
     query_vectors: Path | None = None
@@ -227,31 +229,31 @@ class QueryOptions(Blend):
 class Shown:
     """Which of the documents that were found are hits."""
 
-    min_score: float | None = option(None, "Least score of a hit.", least=-inf)
+    min_score: float | None = option(None, "Minimum score of a hit.", least=-inf)
 
 
 @dataclass(frozen=True, repr=False)
 class CheckRequest:
-    """Count what a corpus holds and what is wrong with it, and show its first rows.
+    """Count the rows of a corpus, report its problems, and show its first rows.
 
-    It is read whole. NAME is what --corpus of other commands takes. A group is a query with a
-    relevant document, as a training draws it.
+    m2dr reads all of it. NAME is what --corpus of other commands takes. A group is a query with a
+    relevant document, as training draws it.
 
     Examples:
         m2dr data check pydocs
         m2dr data check pairs.jsonl --strict --json
     """
 
-    corpus: str = option(REQUIRED, "A corpus, as of other commands.", is_argument=True)
-    strict: bool = option(False, "End with exit code 1 if anything is wrong.")
+    corpus: str = option(REQUIRED, "Corpus, as for other commands.", is_argument=True)
+    strict: bool = option(False, "End with exit code 1 if there is a problem.")
 
 
 @dataclass(frozen=True, repr=False)
 class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
     """Encode a corpus: a store per layer and an index per dim.
 
-    They are written to indexes/CORPUS/MODEL/layer-NN/dim-K. Where the corpus has changed since,
-    only texts that are new are encoded, at all layers that are there.
+    m2dr writes them to indexes/CORPUS/MODEL/layer-NN/dim-K. If the corpus has changed, it encodes
+    only new texts, at all stored layers.
 
     Examples:
         m2dr index corpus docs.jsonl --dim 128
@@ -260,53 +262,53 @@ class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
 
     corpus: str = corpus_option()
     model: str = option("", NEWEST)
-    dims: tuple[int, ...] = option((), "Dims to index; the full width by default.", *DIMS, least=1)
+    dims: tuple[int, ...] = option((), "Dims to index. Default: the full width.", *DIMS, least=1)
     layers: tuple[int, ...] = option(
-        (), "Layers to encode; by default every layer the model was trained to search.", *LAYERS
+        (), "Layers to encode. Default: every layer the model was trained to search.", *LAYERS
     )
     engines: tuple[str, ...] = option(
-        (), "Engine to build: flat, which is the default, hnsw, ivf, int8, …", "--engine"
+        (), "Engine to build: flat (default), hnsw, ivf, int8, …", "--engine"
     )
-    factory: str = option("", "Factory string of FAISS, built as one more engine.")
+    factory: str = option("", "FAISS factory string of one more engine.")
     graph_threads: int = option(
-        1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
+        1, "Threads to build hnsw; 0: all. With more than one the bytes may differ each time."
     )
     runtime: DocumentRuntime = document_runtime_option()
-    resume: bool = option(False, "Go on after an interruption; the default.")
+    resume: bool = option(False, "Go on after an interruption (default).")
     overwrite: bool = option(False, "Encode again from the first document.")
     shard_rows: int | None = option(
         None,
-        "Documents per file of vectors; an interruption loses one file at most.",
-        default=f"as was begun, else {SHARD_ROWS}",
+        "Documents per file of vectors; an interruption loses at most one file.",
+        default=f"as begun, else {SHARD_ROWS}",
         least=1,
     )
     store: Dtype | None = option(
         None,
-        "Number format of the stored vectors: by default as a store has them, else f16, and f32 of "
-        "a model whose exits are its own, as papers measure it.",
+        "Number format. Default: that of the existing store, else f16 (f32 if the model's card "
+        "says exits = model).",
     )
     exits: bool = option(
-        True, "Fit exits on the documents, so that queries of any layer can search the last one."
+        True, "Fit exits on the documents, so that queries of any layer can search the index."
     )
     language: str = language_option()
     query_length: int | None = length_option("query")
     document_length: int | None = length_option("document")
     workers: int = option(
-        1, "Processes that encode, each on a gpu or a share of the cores; with Ray, tasks.", least=1
+        1,
+        "Processes to encode in, each with a gpu or a share of the cores; with Ray: tasks.",
+        least=1,
     )
     backend: Backend = option(
         "local",
-        "Where the workers run: on this machine, or on Ray: the cluster at $RAY_ADDRESS, or a "
-        "local one.",
+        "Where workers run: local, or ray (the cluster at $RAY_ADDRESS, else a local one).",
     )
 
 
 @dataclass(frozen=True, repr=False)
 class FitIndexRequest(GivenLog, _OfIndexes):
-    """Fit words and exits on the documents of an index that has none, or a bridge to it.
+    """Fit words and exits to the documents of an index, or a bridge for another query model.
 
-    Queries of any layer search it then, layer 0 runs none; over the bridge come those of another
-    model.
+    Afterwards queries of any layer, and of --query-model, can search the index.
 
     Examples:
         m2dr index fit
@@ -316,14 +318,14 @@ class FitIndexRequest(GivenLog, _OfIndexes):
 
     corpus: str = corpus_option()
     model: str = option("", OF_INDEX)
-    overwrite: bool = option(False, "Replace the exits of the index.")
+    overwrite: bool = option(False, "Fit again if the index has exits.")
     language: str = language_option()
     query_model: str = query_model_option()
 
 
 @dataclass(frozen=True, repr=False)
 class ListRequest:
-    """List what is encoded and built, and what is half-written.
+    """List stores and indexes, complete or not.
 
     Examples:
         m2dr index list
@@ -335,11 +337,11 @@ class ListRequest:
 
 @dataclass(frozen=True, repr=False)
 class ImportRequest(GivenLog, _OfIndexes):
-    """Take vectors of another tool as a store and its indexes.
+    """Make a store and indexes from vectors of another tool.
 
-    With --model they are that model's, and queries of any other are refused. Without it they need
-    no model: words of the documents are fitted to them, and queries run no layer. Pickles are not
-    read. m2dr index corpus with another --dim indexes one more prefix.
+    With --model they are that model's, and m2dr refuses queries of any other. Without it m2dr fits
+    words of the documents to them, and queries run no layer. It reads no pickles. m2dr index corpus
+    with another --dim indexes one more prefix.
 
     Examples:
         m2dr index import v.npy --ids v.txt --corpus scifact --model minilm
@@ -349,41 +351,39 @@ class ImportRequest(GivenLog, _OfIndexes):
 
     vectors: Path = option(
         REQUIRED,
-        "Vectors of the documents, by id or in the order of the corpus: .npy, .npz, JSONL as APIs "
-        "answer, parquet, hf:ID, or a folder with `index` and `docid` of Pyserini.",
+        "Document vectors, by id or in the order of the corpus: .npy, .npz, JSONL as APIs answer, "
+        "parquet, hf:ID, or a Pyserini folder with `index` and `docid`.",
         read=Path,
         is_argument=True,
     )
     corpus: str = option(PYDOCS, "Corpus of the vectors, as for m2dr index corpus.")
     model: str = option(
         "",
-        "Folder or id of the model that made the vectors. Without it they need none: words of the "
-        "documents are fitted to them, and queries run no layer.",
+        "Folder or id of the model that made the vectors. Default: none; words of the documents "
+        "encode queries.",
     )
-    name: str = option(
-        "", "Name of vectors without a model; their content tells them apart by default."
-    )
-    similarity: Similarity = option("cosine", "How vectors without a model are compared.")
+    name: str = option("", "Name of vectors without a model. Default: a digest of them.")
+    similarity: Similarity = option("cosine", "Similarity of vectors without a model.")
     rotate: Literal["auto", "yes", "no"] = option(
         "auto",
-        "Rotate vectors without a model to their principal axes, so that their prefixes search "
-        "too; auto does it where prefixes are far better then.",
+        "Rotate vectors without a model to their principal axes, for better prefixes; auto: if "
+        "prefixes are far better then.",
     )
     ids: Path | None = option(None, "Docids of the vectors, one per line.", is_file=True)
-    layer: int | None = option(None, "Transformer layers that made the vectors; all by default.")
+    layer: int | None = option(None, "Layer that made the vectors. Default: the last.")
     dims: tuple[int, ...] = option(
-        (), "Dims to index; the width of the vectors by default.", *DIMS, least=1
+        (), "Dims to index. Default: the width of the vectors.", *DIMS, least=1
     )
     sample: int = option(
         16,
-        "Documents that are encoded again to check --model and --layer. 0: no check, and --corpus "
-        "is a mere name.",
+        "Documents to encode again, to check --model and --layer. 0: no check, and --corpus is a "
+        "mere name.",
     )
     engine: str = option("flat", "Engine to build.")
     store: Literal["f16", "f32"] = option("f16", "Number format of the stored vectors.")
     overwrite: bool = option(False, "Replace an existing store.")
     _: KW_ONLY
-    dtype: str = option("auto", "auto, fp32 or bf16, of the sample; auto is fp32.")
+    dtype: str = option("auto", "Number format of the sample: auto, fp32 or bf16; auto is fp32.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -399,12 +399,12 @@ class PushRequest:
     """
 
     uri: str = option(REQUIRED, "http://HOST:19530, or FILE.db for Milvus Lite.")
-    token: str = option("", "user:password or a key; $MILVUS_TOKEN by default.")
+    token: str = option("", "user:password or a key. Default: $MILVUS_TOKEN.")
     corpus: str = corpus_option()
     model: str = option("", OF_INDEX)
-    layers: tuple[int, ...] = option((), "Layers to write; all stored ones by default.", *LAYERS)
+    layers: tuple[int, ...] = option((), "Layers to write. Default: all stored ones.", *LAYERS)
     dims: tuple[int, ...] = option(
-        (), "Dims to write; by default all that are built, or else the full width.", *DIMS, least=1
+        (), "Dims to write. Default: all that are built, else the full width.", *DIMS, least=1
     )
     engine: str = option("flat", "flat, hnsw or ivf.")
     root: Path = root_option()
@@ -415,8 +415,8 @@ class PushRequest:
 class VerifyRequest(_OfIndexes):
     """Check all files of stores and indexes against their checksums.
 
-    A sample of the documents is encoded again. FOLDERS are stores, or folders above them; all
-    of --indexes by default. Ends with exit code 2 if anything is wrong.
+    m2dr encodes a sample of the documents again. FOLDERS are stores, or folders above them. It
+    ends with exit code 2 if anything is wrong.
 
     Examples:
         m2dr index verify
@@ -424,53 +424,49 @@ class VerifyRequest(_OfIndexes):
     """
 
     folders: tuple[Path, ...] = option(
-        (), "Stores, or folders above them; all of --indexes by default.", is_argument=True
+        (), "Stores, or folders above them. Default: all of --indexes.", is_argument=True
     )
-    corpus: str = option("", "The documents; by default the corpus that the store names.")
-    model: str = option("", "Their encoder; by default the model that the store names.")
-    sample: int = option(
-        32, "Documents of each store that are encoded again and compared; 0 for none."
-    )
+    corpus: str = option("", "Corpus of the documents. Default: the one that the store names.")
+    model: str = option("", "Their encoder. Default: the one that the store names.")
+    sample: int = option(32, "Documents of each store to encode again and compare; 0: none.")
 
 
 @dataclass(frozen=True, repr=False)
 class SearchRequest(_OfIndexes, QueryOptions, Shown):
-    """What `m2dr search` is asked, without the queries."""
+    """The request of `m2dr search`, without its queries."""
 
     corpus: str = corpus_option()
     model: str = option("", OF_INDEX)
-    query_layer: int | None = option(
-        None, "Layers that the query runs through; all by default, 0 for words alone."
-    )
+    query_layer: int | None = option(None, "Layer of the query; 0: words alone. Default: the last.")
     document_layer: int | None = option(
-        None, "Layer of the documents; by default the one the model was trained to search."
+        None, "Layer of the documents. Default: the one the model was trained to search."
     )
-    dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
-    engine: str = option("", "An engine that was built, or exact, which scans the store.")
+    dim: int | None = option(None, "Dims. Default: the most that are built.", *DIMS, least=1)
+    engine: str = option("", "Engine that was built, or exact, which scans the store.")
     funnel: str = option("", "Shortlists by growing prefixes: 32:1000,128:100,384.")
     index: str = option("", "milvus:URI, or the folder of an index or a store, or one above.")
-    runtime: str = option("torch", "What encodes queries: torch, onnx or openvino.")
+    runtime: str = option("torch", "Runtime of the queries: torch, onnx or openvino.")
     search_params: tuple[tuple[str, int], ...] = option(
         (),
-        "Setting of the engine, as nprobe=32.",
+        "Setting of the engine, such as nprobe=32.",
         "--search-param",
         read=search_param,
         metavar="NAME=NUMBER",
     )
     filter: str = option(
-        "", "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de)."
+        "", "Find only documents whose fields fit, such as: year >= 2020 and lang in (en, de)."
     )
     _: KW_ONLY
     query_vectors: Path | None = option(
         None,
-        "Vectors of the queries, from what made those of the documents, in place of encoding them: "
-        "by the ids of --topics, or in order.",
+        "Query vectors from the model that made the documents' vectors, by the ids of --topics or "
+        "in order; nothing is encoded.",
         read=Path,
     )
     query_length: int | None = option(
-        None, "Tokens of a query; those that the index records, which others are refused by."
+        None, "Maximum tokens of a query. Default: as the index, which refuses others."
     )
-    document_length: int | None = option(None, "Tokens of a document, likewise.")
+    document_length: int | None = option(None, "Maximum tokens of a document, likewise.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -482,15 +478,15 @@ class QueriesRequest(SearchRequest):
         m2dr search --query-layer 4 --dim 128 --topics queries.tsv --run run.trec
     """
 
-    text: str = option("", "A query.", is_argument=True)
+    text: str = option("", "Query.", is_argument=True)
     cut: Cut | None = cut_option("query-layer")
     top_k: int | None = option(
-        None, "Documents per query; 1000 is usual with --run.", "--top-k", "-k", default="10",
+        None, "Documents per query; with --run 1000 is usual.", "--top-k", "-k", default="10",
         least=1,
     )  # fmt: skip
     topics: Path | None = option(None, "Queries: id<tab>text lines, or JSONL.", is_file=True)
     run_file: Path | None = option(None, "TREC run to write, of --topics.", "--run", is_file=True)
-    explain: bool = option(False, "Say how much of each score comes from each word of the query.")
+    explain: bool = option(False, "Print the share of each query word in each score.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -498,8 +494,8 @@ class EncodeRequest(_EncodesDocuments):
     """Write the vectors of texts, for any other tool.
 
     FILE is a .txt file with a text per line, a .tsv file with an id and a text per line, a .jsonl
-    file whose records have a text and perhaps a title and an id, such as corpus.jsonl and
-    queries.jsonl of BEIR, or a corpus. Vectors of a model that compares by cosine have length one.
+    file of records with a text, a title and an id (the last two are optional), or a corpus.
+    Vectors of a model that compares by cosine have length one.
 
     Examples:
         m2dr encode texts.txt --out vectors.npy
@@ -513,26 +509,22 @@ class EncodeRequest(_EncodesDocuments):
         is_argument=True,
     )
     out: Path = option(REQUIRED, "Array of vectors to write (.npy).", is_file=True)
-    ids: Path | None = option(None, "File of the ids to write too, one per line.", is_file=True)
+    ids: Path | None = option(None, "File of ids to write, one per line.", is_file=True)
     model: str = option("", NEWEST)
-    layer: int | None = option(None, "Layers to run; all by default, 0 for words alone.", *LAYERS)
-    dim: int | None = option(None, "Dims to keep; all by default.", *DIMS, least=1)
-    query: bool = option(
-        False, "Encode queries, which have a prompt and a length of their own, not documents."
-    )
+    layer: int | None = option(None, "Layer; 0: words alone. Default: the last.", *LAYERS)
+    dim: int | None = option(None, "Dims to keep. Default: all.", *DIMS, least=1)
+    query: bool = option(False, "Encode queries, with their own prompt and length, not documents.")
     precision: Literal["float32", "float16"] = option("float32", "Number format of the vectors.")
     tokens_per_batch: int | None = option(
-        None, "Tokens of a batch, padding included; by default as many as suit the device.", least=1
+        None, "Maximum tokens of a batch, with padding. Default: as suits the device.", least=1
     )
-    runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
+    runtime: str = option("torch", "Runtime: torch, onnx or openvino.")
     cut: Cut | None = cut_option("layer")
 
 
 @dataclass(frozen=True, repr=False)
 class MineRequest(_OfIndexes):
-    """Find hard negatives to train with.
-
-    These are documents that rank high and are not known to answer.
+    """Find hard negatives to train with: documents that rank high and are not judged relevant.
 
     Examples:
         m2dr mine --out groups.jsonl
@@ -543,24 +535,24 @@ class MineRequest(_OfIndexes):
     corpus: str = corpus_option()
     split: str = option("train", "Split whose queries are mined.")
     retriever: Retriever = option(
-        "model", "What ranks: a model by its own index, or BM25, which needs none."
+        "model", "Ranker: a model with its index, or bm25, which needs no index."
     )
     model: str = option("", OF_INDEX)
     query_layer: int | None = option(
-        None, "Layers that the queries run through; all by default, 0 for words alone."
+        None, "Layer of the queries; 0: words alone. Default: the last."
     )
-    dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
+    dim: int | None = option(None, "Dims. Default: the most that are built.", *DIMS, least=1)
     depth: int = option(
-        100, "Best documents of a query, without its answers, that are candidates.", least=1
+        100, "Candidates per query: the best documents without its positives.", least=1
     )
     negatives: int = option(
-        16, "Negatives kept per query, the hardest first; m2dr train reads 64 at most.", least=1
+        16, "Negatives per query, the hardest first; m2dr train reads at most 64.", least=1
     )
-    skip: int = option(0, "Best unjudged candidates to pass over, as some of them may answer.")
+    skip: int = option(0, "Best unjudged candidates to skip; some may be relevant.")
     margin: float = option(
-        0.95, "Largest score of a negative, as a share of the answer's; 0 for any."
+        0.95, "Maximum score of a negative, as a share of the positive's; 0: any."
     )
-    queries: int = option(0, "Queries to mine, the first of the split.", default="all", least=1)
+    queries: int = option(0, "Queries to mine, from the first on.", default="all", least=1)
     overwrite: bool = option(False, "Replace the file.")
 
 
@@ -576,7 +568,7 @@ class Bm25Request:
     run_file: Path = option(REQUIRED, "TREC run to write.", "--run", is_file=True)
     corpus: str = corpus_option()
     topics: Path | None = option(None, "Queries: id<tab>text lines, or JSONL.", is_file=True)
-    split: str = option("", "Split whose judged queries are ranked, in place of --topics.")
+    split: str = option("", "Split of the judged queries, in place of --topics.")
     top_k: int = option(1000, "Documents per query.", "--top-k", "-k", least=1)
     language: str = language_option()
 
@@ -592,8 +584,8 @@ class FuseRequest:
 
     runs: tuple[Path, ...] = option(REQUIRED, "TREC runs to fuse.", is_argument=True, is_file=True)
     out: Path = option(REQUIRED, "TREC run to write.", is_file=True)
-    top_k: int = option(1000, "Documents kept per query.", "--top-k", "-k", least=1)
-    rrf_k: float = option(60.0, "Constant that is added to a rank.")
+    top_k: int = option(1000, "Documents per query.", "--top-k", "-k", least=1)
+    rrf_k: float = option(60.0, "Constant added to each rank.")
 
 
 Runs = Literal["whole", "all", "none"]
@@ -604,16 +596,16 @@ ALPHA = 0.05
 
 
 def _models() -> Any:  # a field
-    help_of = "Folder or id of a model; the newest trained one in models/ by default."
+    help_of = "Folder or id. Default: the newest trained model in models/, else minilm."
     return option((), help_of, "--model", "--models")
 
 
 def _layers() -> Any:  # a field
-    return option((), "Layers to measure; all by default.", *reversed(LAYERS))
+    return option((), "Layers to measure. Default: all.", *reversed(LAYERS))
 
 
 def _dims() -> Any:  # a field
-    help_of = "Dims to measure; by default powers of two from 8, and the full width."
+    help_of = "Dims to measure. Default: powers of two from 8, and the full width."
     return option((), help_of, *reversed(DIMS), least=1)
 
 
@@ -627,14 +619,12 @@ def _measures(default: str, *choices: str) -> Any:  # a field
 
 
 def _split() -> Any:  # a field
-    return option("", "Rows to read, of files that hold several splits.")
+    return option("", "Split to read, of files with several splits.")
 
 
 @dataclass(frozen=True, repr=False)
 class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
-    """Evaluate retrieval on any corpus.
-
-    It may be in BEIR or MS MARCO layout, pydocs, irds:ID or hf:ID.
+    """Evaluate retrieval on a corpus: every cut of a model.
 
     Examples:
         m2dr evaluate retrieval --corpus scifact --layers 2,4,6 --dims 64,384
@@ -643,42 +633,40 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
 
     corpora: tuple[str, ...] = option(
         (),
-        "pydocs, a folder in BEIR or MS MARCO layout, irds:ID or hf:ID; of several the mean comes "
-        "last.",
+        "Corpus: pydocs, a folder in BEIR or MS MARCO layout, irds:ID or hf:ID. With several the "
+        "mean comes last.",
         "--corpus",
     )
     models: tuple[str, ...] = _models()
     split: str = option("", "Split of the queries.", default="test, and dev of msmarco in BEIR")
-    suite: str = option("", "beir13: those of its 13 public datasets that are on this machine.")
+    suite: str = option("", "beir13: the public datasets of BEIR that are on this machine.")
     layers: tuple[int, ...] = _layers()
     dims: tuple[int, ...] = _dims()
     codes: tuple[str, ...] = option(
         (F32,),
-        "Codes of the documents: f32, f16, int8 and others that engines have; with + at the end, "
-        "the best 100 are scored again by the stored vectors.",
+        "Codes of the documents: f32, f16, int8 and others of the engines. With + at the end m2dr "
+        "rescores the best 100 by the stored vectors.",
         "--codes",
         "--code",
     )
-    documents: str = option(
-        "trained", "Layer whose documents are searched: trained, same, last, or a number."
-    )
+    documents: str = option("trained", "Layer of the documents: trained, same, last, or a number.")
     measures: tuple[str, ...] = option(
-        (), "Measures as ir_measures writes them; the default measures of the data.", "--measure"
+        (), "Measures in the notation of ir_measures. Default: those of the data.", "--measure"
     )
     runs: Runs = option(
-        "whole", "TREC runs to write: those of the full model (whole), of all cuts, or none."
+        "whole", "TREC runs to write: of the full model (whole), of all cuts, or none."
     )
     against: tuple[str, ...] = option(
         (), "Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run."
     )
     costs: bool = option(False, "Measure latency, bytes and encoding speed of cuts.")
-    overwrite: bool = option(False, "Measure again what was measured before.")
+    overwrite: bool = option(False, "Measure all cuts again.")
     out: Path = _out()
     runtime: DocumentRuntime = document_runtime_option()
     _: KW_ONLY
     query_vectors: Path | None = option(
         None,
-        "Vectors of the queries, from what made those of the documents, by id or in order: the "
+        "Query vectors from the model that made the documents' vectors, by id or in order: the "
         "last layer of the grid.",
         read=Path,
     )
@@ -686,7 +674,7 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
 
 @dataclass(frozen=True, repr=False)
 class TaskRequest(_OnDevice):
-    """What every command for a sentence task is asked."""
+    """The options of every sentence task."""
 
     tasks: tuple[str, ...] = option(REQUIRED, "File or folder of a task.", "--task")
     models: tuple[str, ...] = _models()
@@ -698,9 +686,7 @@ class TaskRequest(_OnDevice):
 
 @dataclass(frozen=True, repr=False)
 class StsRequest(TaskRequest):
-    """Sentence similarity: correlations with what people said.
-
-    The cosines of pairs are compared with their scores.
+    """Sentence similarity: correlation of cosines with human scores.
 
     Examples:
         m2dr evaluate sts --task stsb-test
@@ -709,8 +695,7 @@ class StsRequest(TaskRequest):
 
     tasks: tuple[str, ...] = option(
         REQUIRED,
-        "File of scored sentence pairs, or NAME for data/sts/NAME.tsv; commas join files to one "
-        "task.",
+        "File of scored sentence pairs, or NAME of data/sts/NAME.tsv; commas join files to a task.",
         "--task",
     )
     measures: tuple[str, ...] = _measures("Spearman", "Spearman", "Pearson")
@@ -719,9 +704,7 @@ class StsRequest(TaskRequest):
 
 @dataclass(frozen=True, repr=False)
 class PairsRequest(TaskRequest):
-    """Pair classification: average precision, accuracy and F1.
-
-    Accuracy and F1 are those at the best threshold.
+    """Pair classification: average precision, accuracy and F1, at the best threshold.
 
     Examples:
         m2dr evaluate pairs --task pairs.tsv
@@ -731,7 +714,7 @@ class PairsRequest(TaskRequest):
     tasks: tuple[str, ...] = option(
         REQUIRED,
         "File of sentence pairs labelled 1 or 0, or NAME in data/pair-classification; commas join "
-        "files to one task.",
+        "files to a task.",
         "--task",
     )
     measures: tuple[str, ...] = _measures(
@@ -743,9 +726,7 @@ class PairsRequest(TaskRequest):
 
 @dataclass(frozen=True, repr=False)
 class ClassificationRequest(TaskRequest):
-    """Text classification: accuracy and macro F1.
-
-    A logistic regression is fitted on frozen vectors.
+    """Text classification: accuracy and macro F1 of logistic regressions on frozen vectors.
 
     Examples:
         m2dr evaluate classification --task banking77
@@ -754,7 +735,7 @@ class ClassificationRequest(TaskRequest):
 
     tasks: tuple[str, ...] = option(
         REQUIRED,
-        "Folder of train.csv and test.csv, or NAME for data/classification/NAME.",
+        "Folder of train.csv and test.csv, or NAME of data/classification/NAME.",
         "--task",
     )
     measures: tuple[str, ...] = _measures("Accuracy", "Accuracy", "F1")
@@ -765,16 +746,14 @@ class ClassificationRequest(TaskRequest):
     )
     samples: int = option(8, "Training texts per label, with --protocol mteb.", least=1)
     experiments: int = option(10, "Classifiers to fit, with --protocol mteb.", least=1)
-    iterations: int = option(100, "Iterations of a fit, at most.", least=1)
+    iterations: int = option(100, "Maximum iterations of a fit.", least=1)
     raw: bool = option(False, "Classify prefixes as they are, not of length one.")
     seed: int = option(42, "Seed of the drawn training texts.", most=2**32 - 1)
 
 
 @dataclass(frozen=True, repr=False)
 class MtebRequest(_OnDevice):
-    """Any task of MTEB, at any cuts.
-
-    The Massive Text Embedding Benchmark fetches its data.
+    """Any task of MTEB, at any cuts; MTEB downloads its data.
 
     Examples:
         m2dr evaluate mteb --task STS12
@@ -785,21 +764,20 @@ class MtebRequest(_OnDevice):
     model: str = option("", NEWEST)
     layers: tuple[int, ...] = option(
         (),
-        "Layers to run, 0 for words alone; all of the model together by default.",
+        "Layers to run; 0: words alone. Default: the full model.",
         *reversed(LAYERS),
     )
     dims: tuple[int, ...] = option(
-        (), "Dims to keep; all together by default.", *reversed(DIMS), least=1
+        (), "Dims to keep. Default: the full width.", *reversed(DIMS), least=1
     )
     out: Path = _out()
 
 
 @dataclass(frozen=True, repr=False)
 class CompareRequest:
-    """Test which cuts differ significantly from a baseline.
+    """Test which cuts differ significantly from a baseline, by a paired test of each.
 
-    Each cell of a grid is compared by a paired test. FOLDER holds the results of one model, as
-    results/pydocs/test/pydocs-full-dim.
+    FOLDER holds the results of one model, such as results/pydocs/test/pydocs-full-dim.
 
     Examples:
         m2dr compare results/pydocs/test/pydocs-fitted --against bm25.trec
@@ -807,29 +785,29 @@ class CompareRequest:
     """
 
     folder: Path = option(
-        REQUIRED, "Results of one model, as results/CORPUS/SPLIT/MODEL.", is_argument=True
+        REQUIRED, "Results of a model: results/CORPUS/SPLIT/MODEL.", is_argument=True
     )
     against: tuple[str, ...] = option(
         REQUIRED, "Baseline: a folder of results, one cut of it as FOLDER@L6D384, or a TREC run."
     )
     measures: tuple[str, ...] = option(
-        (), "Measures to compare; nDCG@10 by default, or else the first measure.", "--measure"
+        (), "Measures to compare. Default: nDCG@10, else the first.", "--measure"
     )
     alpha: float = option(ALPHA, "Significance level.")
     qrels: Path | None = option(
-        None, "Judgements for a run; those kept with the results by default.", is_file=True
+        None, "Judgements for a run. Default: those in the results.", is_file=True
     )
-    out: Path | None = option(None, "Folder of the JSON and CSV; FOLDER by default.")
+    out: Path | None = option(None, "Folder of the JSON and CSV. Default: FOLDER.")
 
 
 @dataclass(frozen=True, repr=False)
 class PickRequest(Blend):
     """Name the best cut within a budget, and the Pareto frontier.
 
-    FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim. With a limit on
-    latency, bytes or multiply-adds the best of the cuts that fit is named; with a least quality
-    alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
-    are measured by m2dr evaluate retrieval --costs.
+    FOLDER holds the results of one model, such as results/pydocs/test/pydocs-full-dim. With a
+    limit on latency, bytes or multiply-adds m2dr names the best cut within it; with a minimum
+    quality alone, the cheapest cut that reaches it, by all three costs alike. Ties go to the
+    cheaper cut. m2dr evaluate retrieval --costs measures the costs.
 
     Examples:
         m2dr pick results/pydocs/test/pydocs-fitted --latency 5ms
@@ -837,28 +815,30 @@ class PickRequest(Blend):
     """
 
     folder: Path = option(
-        REQUIRED, "Results of one model, as results/CORPUS/SPLIT/MODEL.", is_argument=True
+        REQUIRED, "Results of a model: results/CORPUS/SPLIT/MODEL.", is_argument=True
     )
     latency_ms: float | None = option(
-        None, "Largest latency of a query, as 5ms.", "--latency", read=milliseconds
+        None, "Maximum latency of a query, such as 5ms.", "--latency", read=milliseconds
     )
     percentile: Literal[50, 95] = option(50, "Percentile of the queries' latencies.")
     bytes_per_document: float | None = option(
         None,
-        "Largest size in the index, as 256 or 1KB.",
+        "Maximum size in the index, such as 256 or 1KB.",
         "--bytes-per-document",
         "--bytes",
         read=size,
     )
-    multiply_adds: float | None = option(None, "Most multiply-adds of a query, as 85M.", read=count)
+    multiply_adds: float | None = option(
+        None, "Maximum multiply-adds of a query, such as 85M.", read=count
+    )
     quality: float | None = option(
-        None, "Least quality, as a share of the full model's: 0.97 or 97%.", read=share
+        None, "Minimum quality, as a share of the full model's: 0.97 or 97%.", read=share
     )
     at_least: tuple[str, float] | None = option(
-        None, "Least value of a measure, as nDCG@10=.3, in place of --quality.", read=measure_floor
+        None, "Minimum of a measure, such as nDCG@10=.3, in place of --quality.", read=measure_floor
     )
     measure: str = option(
-        "", "Measure of quality; that of --at-least by default, or else nDCG@10 or the first one."
+        "", "Measure of quality. Default: that of --at-least, else nDCG@10, else the first."
     )
 
 
@@ -866,9 +846,8 @@ class PickRequest(Blend):
 class FiguresRequest:
     """Draw the papers' figures from folders of results.
 
-    RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
-    results itself, which is the default. Of a folder of m2dr train its log is drawn: the loss by
-    term, and dev by cut.
+    RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or results
+    itself (default). Of a folder of m2dr train they show the log: the loss by term, and dev by cut.
 
     Examples:
         m2dr figures
@@ -880,14 +859,12 @@ class FiguresRequest:
         (RESULTS,), "Folders of results: of a model, of several, or all of them.", is_argument=True
     )
     out: Path = option(Path("figures"), "Folder of the figures.")
-    measures: tuple[str, ...] = option(
-        (), "Measures to draw; by default the first that was measured.", "--measure"
-    )
+    measures: tuple[str, ...] = option((), "Measures to draw. Default: the first.", "--measure")
     formats: tuple[Literal["png", "svg", "pdf", "tex"], ...] = option(
-        ("png",), "File format; tex: the table of each measure, for LaTeX's booktabs.", "--format"
+        ("png",), "File format; tex: a table per measure, for LaTeX's booktabs.", "--format"
     )
     separate: Path | None = option(
-        None, "Results of models trained for one cut each, to draw the gap to them."
+        None, "Results of models trained for one cut each; the figure shows the gap to them."
     )
 
 
@@ -898,8 +875,8 @@ GRAPHS = ("onnx", "openvino")
 class ExportRequest:
     """Write a cut as a smaller model that stands alone, or as a graph.
 
-    The folder opens in sentence-transformers and m2dr, and gives the vectors of the cut; that of a
-    fitted exit, which reads words, needs m2dr in sentence-transformers too.
+    The folder opens in m2dr and sentence-transformers, and gives the vectors of the cut. If the cut
+    has a fitted exit, which reads words, sentence-transformers needs m2dr too.
 
     Examples:
         m2dr export --layers 4 --out models/small
@@ -910,28 +887,28 @@ class ExportRequest:
     model: str = option("", NEWEST)
     cut: Cut | None = option(
         None,
-        "Cut to export, as L4D128; layer 0 is words alone.",
+        "Cut to export, such as L4D128; layer 0: words alone.",
         read=Cut.parse,
         metavar="L4D128",
     )
     format: str = option(
         "",
-        "onnx or openvino: a graph. By default a folder that sentence-transformers and m2dr open; "
-        "layer 0 is a table of words.",
+        "onnx or openvino: a graph. Default: a folder for m2dr and sentence-transformers; of layer "
+        "0 a table of words.",
     )
     force: bool = option(False, "Export a cut that was neither fitted nor trained.")
     exits: Path | None = option(
-        None, "Exits that an index has, its folder exits, in place of the model's own."
+        None, "Folder exits of an index, in place of the model's own exits."
     )
     results: tuple[Path, ...] = option(
-        (), "Folder of results for the model card; results by default.", "--results"
+        (), "Folder of results for the model card. Default: results.", "--results"
     )
     layers: int | None = option(None, "Layers to keep, with all dims unless --dim is given.")
     dim: int | None = option(None, "Dims to keep, beside --layers.", *DIMS, least=1)
     pooling: str = option(
         "",
-        "Pooling of a folder that names none, kept whole: cls, mean, last, …, several joined by +, "
-        "or cls_avg, the mean of cls and mean.",
+        "Pooling of a folder that names none; exports it whole: cls, mean, last, …, several joined "
+        "by +, or cls_avg (the mean of cls and mean).",
     )
     similarity: Similarity | None = option(None, "Similarity of such a folder: cosine or dot.")
     query_length: int | None = length_option("query", "model")
@@ -944,9 +921,9 @@ def _own_model() -> Any:  # a field
 
 @dataclass(frozen=True, repr=False)
 class CardRequest:
-    """Write a model's README.md with what was measured since.
+    """Write a model's README.md again, with its latest results.
 
-    Text between its two comments, and metadata such as a license, are kept.
+    m2dr keeps the text between its two comments, and metadata such as a license.
 
     Examples:
         m2dr card models/pydocs-full-dim
@@ -955,7 +932,7 @@ class CardRequest:
 
     model: Path = _own_model()
     results: tuple[Path, ...] = option(
-        (), "Folder of results, of one model or of several; results by default.", "--results"
+        (), "Folder of results, of one model or of several. Default: results.", "--results"
     )
 
 
@@ -963,8 +940,8 @@ class CardRequest:
 class PushModelRequest:
     """Upload a model to the Hugging Face hub.
 
-    Given again, it goes on where it stopped. ID is OWNER/NAME. Only files of the model are
-    sent: no checkpoints, logs or hidden files.
+    Run again, it goes on where it stopped. ID is OWNER/NAME. It uploads files of the model alone:
+    no checkpoints, logs or hidden files.
 
     Examples:
         m2dr push models/pydocs-full-dim OWNER/NAME --dry-run
@@ -974,10 +951,10 @@ class PushModelRequest:
     model: Path = _own_model()
     id: str = option(REQUIRED, "Name of the model on the hub: OWNER/NAME.", is_argument=True)
     private: bool = option(False, "Make a new model private.")
-    revision: str = option("", "Branch to write to, made where it is missing; main by default.")
+    revision: str = option("", "Branch to write to, made if it is missing. Default: main.")
     message: str = option("", "Message of the commit.")
-    token: str = option("", "Token of the hub; $HF_TOKEN or that of hf auth login by default.")
-    dry_run: bool = option(False, "List the files and their sizes; contact nobody.")
+    token: str = option("", "Token of the hub. Default: $HF_TOKEN, or that of hf auth login.")
+    dry_run: bool = option(False, "List the files and their sizes, without network.")
 
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -994,36 +971,31 @@ class ServeRequest(_OfIndexes, QueryOptions, Shown):
 
     indexes: tuple[str, ...] = option(
         (),
-        "Folder of an index: of all layers of a model, of one layer, or of one dim; by default the "
-        "index of --corpus by --model.",
+        "Folder of an index: of all layers, of one layer, or of one dim. Default: the index of "
+        "--corpus by --model.",
         "--index",
     )
-    corpus: str = option(
-        PYDOCS, "The documents, where no --index is given; else, where their texts are now."
-    )
+    corpus: str = option(PYDOCS, "Corpus of the index; with --index, where its texts are now.")
     model: str = option(
-        "", "Folder or id; by default the one that an index names, or the newest in models/."
+        "", "Folder or id. Default: the one that the index names, else the newest in models/."
     )
     grid: Path | None = option(
         None,
-        "grid.json of m2dr evaluate, which the page shows; by default that of the same model and "
-        "corpus in results/.",
+        "grid.json of m2dr evaluate for the page. Default: the one of the model in results/.",
         is_file=True,
     )
     host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 for every network.")
     allow_hosts: tuple[str, ...] = option(
-        (), "Name by which a reverse proxy asks, besides localhost and addresses.", "--allow-host"
+        (), "Host name of a reverse proxy, besides localhost and addresses.", "--allow-host"
     )
-    port: int = option(8080, "Port to listen at; 0 for any that is free.", most=65535)
-    token_env: str = option(
-        "", "Environment variable with the token that requests must bring.", metavar="NAME"
-    )
-    engine: str = option("", "An engine that was built, or exact; the flat index by default.")
-    runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
-    batch_size: int = option(64, "Texts that are encoded at once; 1 for no batches.", least=1)
+    port: int = option(8080, "Port to listen at; 0: any free one.", most=65535)
+    token_env: str = option("", "Environment variable with the token of requests.", metavar="NAME")
+    engine: str = option("", "Engine that was built, or exact. Default: flat.")
+    runtime: str = option("torch", "Runtime: torch, onnx or openvino.")
+    batch_size: int = option(64, "Maximum texts of a batch; 1: no batches.", least=1)
     batch_wait: float = option(
-        2.0, "Milliseconds that a batch waits for further requests while there are many."
+        2.0, "Milliseconds to wait for a batch to fill while there are many requests."
     )
-    queue: int = option(2048, "Texts that may wait; further requests get 429.", least=1)
-    max_body: int = option(2**23, "Bytes of a request, at most.", least=64)
+    queue: int = option(2048, "Maximum texts that wait; further requests get 429.", least=1)
+    max_body: int = option(2**23, "Maximum bytes of a request.", least=64)
     timeout: float = option(30.0, "Seconds after which a request gets 504.")

@@ -60,37 +60,35 @@ def _overruling(
 class RunSettings:
     """How long and how fast a model is trained, and what is kept meanwhile."""
 
-    steps: int = option(60, "Optimiser steps; the default is a first look.")
-    epochs: float = option(0.0, "Passes over the training data; above 0 in place of steps.")
-    accumulate: int = option(
-        1, "Batches per step; a batch has in-batch negatives of its own.", least=1
-    )
+    steps: int = option(60, "Optimiser steps; the default is for a first look.")
+    epochs: float = option(0.0, "Passes over the training data, in place of steps if above 0.")
+    accumulate: int = option(1, "Batches per step; each has its own in-batch negatives.", least=1)
     learning_rate: float = option(1e-4, "Peak learning rate.", above=0)
     head_learning_rate: float = option(
         1e-3,
-        "Peak learning rate of what begins untrained: exit heads, projectors, weights.",
+        "Peak learning rate of new parameters: exit heads, projectors, weights.",
         above=0,
     )
     schedule: Literal["linear", "cosine", "constant"] = option(
-        "linear", "Decay of the learning rate after the warm-up; constant: none."
+        "linear", "Decay of the learning rate after warm-up; constant: none."
     )
-    warmup: float = option(0.1, "Share of the steps in which the learning rate rises.", most=1)
-    weight_decay: float = option(0.01, "Weight decay of AdamW; norms and biases have none.")
-    max_grad_norm: float = option(1.0, "Norm to which gradients are clipped.")
+    warmup: float = option(0.1, "Share of warm-up steps.", most=1)
+    weight_decay: float = option(0.01, "Weight decay of AdamW, except of norms and biases.")
+    max_grad_norm: float = option(1.0, "Maximum norm of the gradient.")
     dropout: float | None = option(
-        None, "Dropout of the encoder; the backbone's own by default.", below=1
+        None, "Dropout of the encoder. Default: the backbone's.", below=1
     )
-    seed: int = option(13, "Same seed, same model.", most=LARGEST_SEED)
+    seed: int = option(13, "Random seed.", most=LARGEST_SEED)
     device: str = option("auto", "auto, cpu, cuda or cuda:N.")
     dtype: Literal["auto", "fp32", "bf16"] = option(
-        "auto", "Number format of the layers; with bf16, by autocast, weights stay fp32."
+        "auto", "Number format of the layers; bf16 is autocast, weights stay fp32."
     )
-    log_steps: int = option(10, "Steps between two logs of the loss.", least=1)
-    save_steps: int = option(25, "Steps between two checkpoints.", least=1)
+    log_steps: int = option(10, "Steps between logs of the loss.", least=1)
+    save_steps: int = option(25, "Steps between checkpoints.", least=1)
     report_to: str = option(
         "tensorboard",
-        f"Where losses and dev measures are logged: {', '.join(REPORTERS)}, several joined by "
-        "commas, or none.",
+        f"Loggers of losses and dev measures: {', '.join(REPORTERS)}, several joined by commas, or "
+        "none.",
     )
 
     @property
@@ -120,114 +118,113 @@ class TrainSettings(RunSettings):
     """
 
     variant: str = option("plain", f"The recipe: {', '.join(variants.VARIANTS)}.")
-    corpus: str = option("pydocs", "What to train on; as for `m2dr index corpus`.")
+    corpus: str = option("pydocs", "Training data, as for `m2dr index corpus`.")
     split: str = option("train", "Split to train on.")
-    dev: str = option("dev", "Split that picks the best checkpoint, where the corpus has it.")
+    dev: str = option("dev", "Split that picks the best checkpoint, if the corpus has it.")
     backbone: str = option("minilm", "Hugging Face id or folder; minilm is built in.")
-    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
+    revision: str = option("", "Branch, tag or commit of an id. Default: its main branch.")
     # Here stand the fields of Variant, m2dr/core/variants.py.
     refit: bool | None = option(
-        None, "Fit exits for every layer after the last step; by default of variant plain alone."
+        None, "Fit exits for every layer after the last step. Default: only for variant plain."
     )
     exits: Literal["", "model"] = option(
         "",
-        "Exits by which shallow layers of the model are searched and measured unless --exits says "
-        "otherwise: model, as they come, which the papers measured; by default those of the index "
-        "at layers that were not trained.",
+        "Default of --exits for this model: model (its own exits, which papers measured). Default: "
+        "those of the index for untrained layers.",
     )
     layers: tuple[int, ...] = option(
         (),
-        "Shallow layers to train; all by default. Of variant separate, layers to cut to.",
+        "Shallow layers to train; for variant separate, layers to cut to. Default: all.",
         "--layers",
         "--layer",
     )
     dims: tuple[int, ...] = option(
-        (), "Prefixes to train; those of the variant by default.", "--dims", "--dim", least=1
+        (), "Prefixes to train. Default: those of the variant.", "--dims", "--dim", least=1
     )
     checkpoints: tuple[str, ...] = option(
-        (), "Cuts of a staircase or of MIPIC's chain, such as L2D32; spread evenly by default."
+        (), "Cuts of a staircase or of MIPIC's chain, such as L2D32. Default: evenly spread."
     )
     loss: variants.Loss | None = option(
-        None, "Base loss; contrastive for documents, angle for scored pairs, simcse for sentences."
+        None,
+        "Base loss. Default: contrastive for documents, angle for scored pairs, simcse for "
+        "sentences.",
     )
     loss_weights: tuple[float, ...] = option(
-        (1.0, 1.0, 1.0), "Weights of the parts of loss angle: by cosine, in the batch, by angle."
+        (1.0, 1.0, 1.0), "Weights of the parts of loss angle: cosine, in-batch, angle."
     )
     neutral: bool = option(True, "Train on neutral pairs of NLI too; AnglE leaves them out.")
     term_weights: tuple[float, ...] = option(
         (1.0, 1.0, 1.0, 1.0),
-        "Weights of the base loss at L and H, l and H, L and k, l and k (2DMSE, eq. 7); the fifth, "
-        "of its alignment, is align_weight.",
+        "Weights of the base loss at L and H, l and H, L and k, l and k (2DMSE, eq. 7); alignment "
+        "has align_weight.",
     )
     candidates: variants.Candidates | None = option(
         None,
-        "Candidates of the in-batch part of loss angle: the second sentences, or all texts of the "
-        "batch; second by default, all with faithful.",
+        "Candidates of the in-batch part of loss angle: second sentences, or all texts. Default: "
+        "second; all with faithful.",
     )
     relations_temperature: float = option(
         1.0,
-        "Temperature of MIPIC's token relations, which are products over the root of the width; "
-        "0.05 as published.",
+        "Temperature of MIPIC's token relations (products over the root of the width); published: "
+        "0.05.",
         above=0,
     )
     relations_layers: tuple[int, ...] = option(
-        (), "Layers of MIPIC's token relations; those of its chain by default.", least=1
+        (), "Layers of MIPIC's token relations. Default: those of its chain.", least=1
     )
     relations_self: bool = option(
-        True, "Count the pooled token, such as [CLS], among the tokens that it attends to (MIPIC)."
+        True, "Let the pooled token, such as [CLS], attend to itself in MIPIC's relations."
     )
-    chain_temperature: float = option(
-        0.05, "Temperature of MIPIC's chain, which compares cosines.", above=0
-    )
-    faithful: bool = option(False, "Take the recipe as its public code computes it.")
+    chain_temperature: float = option(0.05, "Temperature of the cosines in MIPIC's chain.", above=0)
+    faithful: bool = option(False, "Compute the recipe as its public code does.")
 
     distill: variants.Distill = option(
         "none", "Loss on a teacher's scores, at every cut that retrieves."
     )
-    teacher_scores: str = option("", "File of the teacher's scores; the corpus by default.")
+    teacher_scores: str = option("", "File of the teacher's scores. Default: the corpus.")
     distill_weight: float = option(1.0, "Weight of the loss on the teacher's scores.", above=0)
-    contrastive_weight: float = option(1.0, "Weight of the base loss beside it; may be 0.")
-    distill_temperature: float = option(1.0, "Divides the teacher's scores.", above=0)
-
-    attention: Attention | None = option(None, "Attention of a decoder; causal by default.")
-    pooling: Pooling | None = option(None, "Pooling; the backbone's by default.")
-    similarity: Similarity | None = option(None, "Similarity; the backbone's by default.")
-    temperature: float | None = option(
-        None, "Divides the scores; 1 for dot and 0.05 for cosine by default.", above=0
+    contrastive_weight: float = option(
+        1.0, "Weight of the base loss beside distillation; may be 0."
     )
-    query_prefix: str | None = option(None, "Prompt of a query; the backbone's by default.")
-    document_prefix: str | None = option(None, "Prompt of a document; the backbone's by default.")
+    distill_temperature: float = option(1.0, "Temperature of the teacher's scores.", above=0)
+
+    attention: Attention | None = option(None, "Attention of a decoder. Default: causal.")
+    pooling: Pooling | None = option(None, "Pooling. Default: the backbone's.")
+    similarity: Similarity | None = option(None, "Similarity. Default: the backbone's.")
+    temperature: float | None = option(
+        None, "Temperature of the scores. Default: 1 for dot, 0.05 for cosine.", above=0
+    )
+    query_prefix: str | None = option(None, "Prompt of a query. Default: the backbone's.")
+    document_prefix: str | None = option(None, "Prompt of a document. Default: the backbone's.")
     query_length: int | None = option(
-        None, "Tokens of a query, special ones included; the backbone's by default.", least=1
+        None, "Maximum tokens of a query. Default: the backbone's.", least=1
     )
     document_length: int | None = option(
-        None, "Tokens of a document, special ones included; the backbone's by default.", least=1
+        None, "Maximum tokens of a document. Default: the backbone's.", least=1
     )
 
     batch_size: int = option(32, "Queries per step and process.", least=1)
-    negatives: int = option(0, "Negatives per query, beside the other documents of the batch.")
+    negatives: int = option(0, "Negatives per query, beside in-batch negatives.")
     negative_source: Literal["auto", "given", "random"] = option(
         "auto",
-        "Negatives of the corpus, or random documents; auto: those of the corpus if any. The start "
-        "of the training says which.",
+        "Negatives: given (by the corpus), random, or auto (given if there are any). Training "
+        "prints which.",
     )
     gradient_cache: int = option(
-        0, "Tokens in memory at a time, so that a large batch fits; 0: the whole batch."
+        0, "Maximum tokens in memory at a time, for large batches; 0: the whole batch."
     )
     gradient_checkpointing: bool = option(
-        False, "Compute activations inside layers twice instead of keeping them."
+        False, "Recompute activations inside layers instead of keeping them."
     )
     lora_rank: int = option(0, "Rank of LoRA matrices, merged at the end; 0: train all weights.")
     lora_alpha: int = option(32, "Scale of LoRA.", least=1)
     lora_dropout: float = option(0.1, "Dropout of LoRA.", below=1)
-    evaluate_steps: int = option(30, "Steps between two evaluations on dev; 0: never.")
+    evaluate_steps: int = option(30, "Steps between evaluations on dev; 0: none.")
     early_stopping: int = option(
-        0, "Evaluations without a better mean on dev after which training stops; 0: never."
+        0, "Evaluations without a better mean on dev before training stops; 0: never."
     )
-    dev_queries: int = option(100, "Queries of dev, at most.", least=1)
-    dev_documents: int = option(
-        500, "Documents of dev, at most; relevant ones come first.", least=1
-    )
+    dev_queries: int = option(100, "Maximum queries of dev.", least=1)
+    dev_documents: int = option(500, "Maximum documents of dev, relevant ones first.", least=1)
 
     @property
     def refits(self) -> bool:
@@ -268,23 +265,21 @@ class PretrainSettings(RunSettings):
     """One pre-training. Every number that changes a result is a setting."""
 
     corpus: str = option(
-        "pydocs", "Documents to read: as for `m2dr train`, or a .txt file of one text per line."
+        "pydocs", "Documents: as for `m2dr train`, or a .txt file, one text per line."
     )
     backbone: str = option("minilm", "Hugging Face id or folder; minilm is built in.")
-    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
+    revision: str = option("", "Branch, tag or commit of an id. Default: its main branch.")
     checkpoints: tuple[str, ...] = option(
-        (), "Cuts to train below the full model, such as L2D32; spread evenly by default."
+        (), "Cuts to train below the full model, such as L2D32. Default: evenly spread."
     )
-    encoder_mask: float = option(
-        0.2, "Share of the tokens that are masked for the encoder.", above=0, below=1
-    )
+    encoder_mask: float = option(0.2, "Share of masked tokens for the encoder.", above=0, below=1)
     decoder_mask: float = option(
         0.4,
-        "Share of the tokens that are masked for the decoder, which sees the embedding too.",
+        "Share of masked tokens for the decoder, which also reads the embedding.",
         above=0,
         below=1,
     )
-    length: int = option(128, "Tokens of a text, special ones included.", least=8)
+    length: int = option(128, "Maximum tokens of a text.", least=8)
     batch_size: int = option(32, "Texts per step and process.", least=1)
 
     def problems(self) -> Iterator[str]:
@@ -297,26 +292,24 @@ class PretrainSettings(RunSettings):
 class FitSettings:
     """One fit of exits. Every number that changes a result is a setting."""
 
-    backbone: str = option("minilm", "Hugging Face id or folder, of a trained model too.")
+    backbone: str = option("minilm", "Hugging Face id or folder; a trained model too.")
     corpus: str = option(
-        "pydocs", "What to read, as for `m2dr train`; .txt files too, and several joined by commas."
+        "pydocs", "Texts: as for `m2dr train`, or .txt files; several joined by commas."
     )
-    texts: int = option(0, "Texts to read, at most; 0: 20,000.")
-    length: int = option(64, "Tokens of a text that are read, at most.", least=1)
-    rotation: Rotation = option("learned", "Rotation of the embedding, for its prefixes.")
+    texts: int = option(0, "Maximum texts; 0: 20,000.")
+    length: int = option(64, "Maximum tokens of a text.", least=1)
+    rotation: Rotation = option("learned", "Rotation of the embedding, for better prefixes.")
     language: str = option(
-        "", "Language of the words, as Snowball calls it, or none; that of the texts by default."
+        "", "Snowball language for stemming, or none. Default: detected from the texts."
     )
-    queries: str = option(
-        "", "Unlabelled queries as people ask them: topics, or a .txt file with one per line."
-    )
+    queries: str = option("", "Query log (unlabelled): topics, or a .txt file, one query per line.")
     query_weight: float | None = option(
-        None, "How much --queries count in the words, where the texts count 1; 0.2 by default."
+        None, "Weight of --queries in the fit of words; texts have weight 1. Default: 0.2."
     )
-    seed: int = option(13, "Same seed, same model.", most=LARGEST_SEED)
+    seed: int = option(13, "Random seed.", most=LARGEST_SEED)
     device: str = option("auto", "auto, cpu, cuda or cuda:N.")
     dtype: Literal["auto", "fp32", "bf16"] = option("auto", "Number format of the layers.")
-    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
+    revision: str = option("", "Branch, tag or commit of an id. Default: its main branch.")
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong although each value alone is fine: nothing."""
