@@ -1,15 +1,18 @@
 """Fork a command of m2dr for each line of standard input, from a process that has loaded it all.
 
-A line has the words of a command, the folder where it runs and the files it reads and writes. The
-answer is two lines: its process number, and once it has ended, its exit code.
+A line has the words of a command, or `-c` and a program, the folder where it runs, the files it reads
+and writes, and before which change of a file it is killed. The answer is two lines: its process
+number, and once it has ended, its exit code.
 """
 
 import atexit
+import itertools
 import json
 import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 
 from m2dr.cli import main
 
@@ -25,8 +28,25 @@ import m2dr.tasks.indexing.index  # noqa: E402  # the same
 import m2dr.tasks.searching.search  # noqa: E402  # the same
 import m2dr.tasks.training.train  # noqa: E402, F401  # the same
 
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate")
 
-def run(words: list[str], cwd: str, streams: list[str]) -> None:
+
+def count_changes(last: int, told: str) -> None:
+    """Kill this process before that change of a file; else write how many there were as it ends."""
+    number = itertools.count(1)
+    sys.dont_write_bytecode = True  # it would be a change the first time
+
+    def watch(event: str, given: tuple[object, ...]) -> None:
+        opened = event == "open" and given[2] & (os.O_WRONLY | os.O_RDWR)
+        exchanged = event == "ctypes.dlsym" and given[1] == "renameat2"  # of two folders
+        if (event in CHANGES or opened or exchanged) and next(number) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    atexit.register(lambda: Path(told).write_text(str(next(number) - 1)))
+
+
+def run(words: list[str], cwd: str, streams: list[str], killed_at: int | None) -> None:
     """Be the command, in a process that has only just been forked; never return."""
     code = 1
     try:
@@ -37,7 +57,13 @@ def run(words: list[str], cwd: str, streams: list[str]) -> None:
         sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
         sys.stderr = os.fdopen(2, "w", buffering=1)
         sys.argv = ["m2dr", *words]
-        main()
+        if killed_at is not None:
+            count_changes(killed_at, f"{streams[2]}.changes")
+        if words[0] == "-c":
+            exec(words[1], {})  # noqa: S102  # a program of a test
+        else:
+            main()
+        code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

@@ -1,8 +1,8 @@
 """The command line as a person uses it: another process, its exit code and what it prints.
 
-Each process would load torch and transformers for seconds before it does anything. So `m2dr` and
-`stopped_when` ask a server for a fork, which has loaded them and run nothing (`server.py`);
-`cold=True` starts an interpreter as a shell does.
+Each process would load torch and transformers for seconds before it does anything. So `m2dr` asks a
+server for a fork, which has loaded them and run nothing (`server.py`); `cold=True` starts an
+interpreter as a shell does.
 """
 
 import json
@@ -11,8 +11,7 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,9 +23,16 @@ LIMIT = 300  # seconds of a command
 
 
 def m2dr(
-    *words: str | Path, cwd: Path, stdin: str | None = None, cold: bool = False
+    *words: str | Path,
+    cwd: Path,
+    stdin: str | None = None,
+    cold: bool = False,
+    killed_at: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run to the end."""
+    """Run to the end, or up to a change of a file by its number, or so many seconds (a float).
+
+    Nothing is change 0: the last line of standard error is how many changes there were.
+    """
     if cold:
         return subprocess.run(
             [*COMMAND, *map(str, words)], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True,
@@ -35,9 +41,14 @@ def m2dr(
     with TemporaryDirectory() as place:
         streams = [Path(place, name) for name in ("stdin", "stdout", "stderr")]
         streams[0].write_text(stdin or "")
-        command = Forked(words, cwd, streams)
+        change = killed_at if isinstance(killed_at, int) else None
+        command = Forked(words, cwd, streams, change)
+        if isinstance(killed_at, float) and not command.ended(killed_at):
+            os.kill(command.pid, signal.SIGKILL)
         code = command.wait(LIMIT)
         out, err = (stream.read_text() for stream in streams[1:])
+        if change == 0:
+            err += Path(place, "stderr.changes").read_text()
     return subprocess.CompletedProcess(command.words, code, out, err)
 
 
@@ -74,28 +85,20 @@ def held(path: Path) -> Iterator[subprocess.Popen[str]]:
         yield holder
 
 
-def stopped_when(
-    reached: Callable[[], bool], *words: str | Path, cwd: Path, how: signal.Signals = signal.SIGKILL
-) -> tuple[int, str]:
-    """Start a command and send it a signal as soon as `reached()`; exit code, and what it told."""
-    told = cwd / "told.txt"
-    command = Forked(words, cwd, [Path(os.devnull), Path(os.devnull), told])
-    deadline = time.monotonic() + 120
-    while not reached():
-        assert not command.ended(0), f"it ended before it could be stopped: {told.read_text()}"
-        assert time.monotonic() < deadline, "it never got that far"
-        time.sleep(0.002)
-    os.kill(command.pid, how)
-    return command.wait(60), told.read_text()
-
-
 class Forked:
     """A command that the server has forked; one at a time."""
 
-    def __init__(self, words: Sequence[str | Path], cwd: Path, streams: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str | Path],
+        cwd: Path,
+        streams: Sequence[Path],
+        killed_at: int | None = None,
+    ) -> None:
         self.words = list(map(str, words))
         self.server = server()
-        request = {"words": self.words, "cwd": str(cwd), "streams": list(map(str, streams))}
+        request = {"words": self.words, "cwd": str(cwd), "streams": list(map(str, streams)),
+                   "killed_at": killed_at}  # fmt: skip
         self.server.stdin.write(json.dumps(request) + "\n")
         self.server.stdin.flush()
         self.pid = int(self.server.stdout.readline())

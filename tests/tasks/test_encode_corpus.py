@@ -1,8 +1,6 @@
 """Encoding of a corpus: interrupted, resumed, shared among workers, and again when it changes."""
 
 import json
-import shutil
-import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shell import python
 from world import make_corpus, stopped_after
 
 from m2dr.core.errors import Interrupted, UserError
@@ -249,27 +246,6 @@ def test_words_follow_documents_and_exits_stay(
     )
     assert (exits / "exits.safetensors").read_bytes() != before
     assert not maps.is_old(1)
-
-
-def test_a_sync_killed_anywhere_leaves_an_index_and_ends_as_one_that_was_not(
-    ask: Asked, tmp_path: Path
-) -> None:
-    asked = ask(engines=("flat", "hnsw"))
-    index_corpus(asked)
-    changed = tmp_path / "changed"
-    shutil.copytree(asked.corpus, changed)
-    change(changed, some)
-    script = Path(__file__).parents[1] / "killing_syncs.py"
-    places = (asked.corpus, changed, asked.model, asked.root, tmp_path / "place")
-
-    told = json.loads(python(script, *places, OMP_NUM_THREADS="1"))
-
-    assert {each["seen"] for each in told} == {"before", "after"}
-    for each in told:
-        assert each["code"] == -signal.SIGKILL, each
-        assert each["again"] == 40, each
-        assert each["ended"], each
-        assert not each["left"], each
 
 
 def test_documents_that_are_cut_are_counted(ask: Asked, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from m2dr.model.checkpoint import open_model, read_card
 from m2dr.model.embed import embed_texts
 from m2dr.model.words import WordTable
 from m2dr.tasks.query import open_queries, plan_of_model
-from m2dr.tasks.training import fit as fit_module
 from m2dr.tasks.training.fit import fit, fit_texts
 from m2dr.tasks.training.train import train
 
@@ -124,25 +122,6 @@ def test_a_cut_encoder_gives_the_vectors_of_the_full_one(
     queries = open_queries(plan_of_model(open_model(out), 2), device="cpu", dtype="fp32")
     found = queries.embed(queries.tokenize(QUERIES, "document"), QUERIES)
     np.testing.assert_allclose(found, full[2], atol=1e-5)
-
-
-def test_a_fit_that_was_killed_is_read_again(
-    tiny_backbone: Path, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    fitted(tiny_backbone, sentences, whole)
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "fit_maps", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            fitted(tiny_backbone, sentences, killed)
-    assert not (killed / "m2dr.json").exists()
-
-    fitted(tiny_backbone, sentences, killed)
-
-    for name in (hub.EXITS, hub.WORDS, "m2dr.json", "model.safetensors"):
-        assert (whole / name).read_bytes() == (killed / name).read_bytes()
-    with pytest.raises(UserError, match="holds a finished model"):
-        fitted(tiny_backbone, sentences, killed)
 
 
 @pytest.mark.parametrize("verb", ["fit", "train"])

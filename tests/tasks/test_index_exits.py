@@ -1,7 +1,6 @@
 """Exits fitted on the documents of an index: shallow queries search its last layer."""
 
 import json
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from shell import m2dr, stopped_when
 from world import WORDS, assert_alike, made, make_model, write_beir
 
 from m2dr import open_index
@@ -391,22 +389,6 @@ def test_words_follow_the_vectors_of_the_last_layer_whichever_is_asked_for(long:
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("at", ["fit_exits", "words_towards", "_write_record"])
-def test_a_fit_that_stopped_ends_as_it_would_have(
-    at: str, long: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, broken = long("whole"), long("broken")
-    index_corpus(whole)
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_index_module, at, Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            index_corpus(broken)
-    index_corpus(broken)
-    expected = {path.name: path.read_bytes() for path in folder_of(whole).iterdir()}
-    assert {path.name: path.read_bytes() for path in folder_of(broken).iterdir()} == expected
-    assert "spans.safetensors" in expected
-
-
 def test_exits_are_fitted_as_was_asked_before_where_nothing_is_named(
     long: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,28 +413,3 @@ def test_exits_are_fitted_as_was_asked_before_where_nothing_is_named(
     fit_index(replace(fit_of(whole), overwrite=True, query_weight=1.0))
     assert record_of(whole) != fit
     assert record_of(whole).log == fit.log
-
-
-@pytest.mark.parametrize("reached", ["states-00000.npz", "spans.safetensors"])
-def test_a_killed_fit_ends_with_the_same_bytes(reached: str, long: Ask, tmp_path: Path) -> None:
-    def words(root: str) -> tuple[str | Path, ...]:
-        request = long(root)
-        assert request.queries is not None
-        return (
-            "index", "corpus", "--corpus", request.corpus, "--model", request.model, "--queries",
-            request.queries, "--device", "cpu", "--shard-rows", "32", "--indexes", request.root,
-        )  # fmt: skip
-
-    def files(root: str) -> dict[str, bytes]:
-        found = [path for path in (tmp_path / root).rglob("*") if path.is_file()]
-        return {str(p.relative_to(tmp_path / root)): p.read_bytes() for p in found}
-
-    assert m2dr(*words("whole"), cwd=tmp_path).returncode == 0
-    broken = tmp_path / "broken"
-    code, _ = stopped_when(
-        lambda: any(broken.glob(f"*/*/exits/{reached}")), *words("broken"), cwd=tmp_path
-    )
-    assert code == -signal.SIGKILL
-    done = m2dr(*words("broken"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert files("broken") == files("whole")

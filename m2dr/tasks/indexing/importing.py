@@ -22,7 +22,7 @@ from m2dr.index.engines import check_engine
 from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.folder import IndexFolder
-from m2dr.index.store import begin_store, clear_store, text_digests
+from m2dr.index.store import begin_store, clear_store, remove_leftovers, text_digests
 from m2dr.index.vectors import prefixes
 from m2dr.maps.files import Maps, sampled_rows
 from m2dr.model import checkpoint
@@ -129,6 +129,8 @@ def import_vectors(request: ImportRequest) -> ImportReport:
             _write_store(source, rotation, folder, plan)
         elif request.model or not _holds(index, card, source):
             raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
+        else:
+            remove_leftovers(folder)  # of an import that was killed as its store was finished
     store = index.store(layer)
     if dataset:
         open_bm25(index, store, lambda: dataset, rebuild=True)
