@@ -19,9 +19,8 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
 from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.tasks.evaluating.evaluate import evaluate
-from m2dr.tasks.training.train import _remarks, train
+from m2dr.tasks.training.train import train
 from m2dr.training.losses import contrastive
-from m2dr.training.trainer import Plan
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 
@@ -127,12 +126,8 @@ def test_a_training_is_that_of_the_command(
     ("call", "meant"),
     [
         (lambda: m2dr.train("pydocs", lr=1e-3), "learning_rate"),
-        (lambda: m2dr.train("pydocs", model="minilm"), "backbone"),
-        (lambda: m2dr.train("pydocs", eval_dataset="pydocs"), "dev"),
-        (lambda: m2dr.fit(["a text"], model="minilm"), "backbone"),
         (lambda: m2dr.evaluate("minilm", "pydocs", metrics=["RR@10"]), "measures"),
         (lambda: m2dr.Index.search(None, "a", top_k=3), "k"),
-        (lambda: m2dr.Index.search(None, "a", dims=8), "dim"),
     ],
 )
 def test_a_name_of_another_library_is_guessed(call: Callable[[], object], meant: str) -> None:
@@ -214,22 +209,11 @@ def test_a_resumed_training_asks_for_the_loss_it_was_begun_with(
         m2dr.train(out=tmp_path / "m", resume=True, **table | losses[resumed_with])
 
 
-def test_a_training_shows_what_it_did(
-    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_shows_what_it_did(given: dict[str, Any], tmp_path: Path) -> None:
     changes = {"steps": 8, "evaluate_steps": 4, "report_to": "tensorboard", "learning_rate": 1.0}
 
     done = m2dr.train(out=tmp_path / "m", **given | changes)
 
-    told = capsys.readouterr().err
-    assert f"--logdir {tmp_path / 'm' / 'tensorboard'}" in told
-    assert "Warning: 8 queries of dev pick the checkpoint" in told
-    assert f"Step 4, mean {done.history[5]['mean']:.4f}: nDCG@10 on dev, 8 queries" in told
-    assert "ended below the untrained start on dev, nDCG@10: L" in told
-    losses = [line["loss"] for line in done.history if "loss" in line]
-    means = [sum(part) / 2 for part in (losses[:2], losses[-2:])]
-    rose = "over the first 2 of 8 logs is {:.4f}, and over the last 2 {:.4f}.".format(*means)
-    assert (rose in told) == (means[1] > means[0])
     steps = [line["step"] for line in done.history]
     assert steps == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8]
     for line in done.history:
@@ -242,14 +226,10 @@ def test_a_training_shows_what_it_did(
     means = {line["step"]: line["mean"] for line in done.history if "dev" in line}
     assert done.quality == max(means[4], means[8]) == means[done.best_step]
     assert done.start == means[0]
-    kept = f"step {done.best_step} of 8: nDCG@10 {done.quality:.4f} on dev, {done.start:.4f} before"
-    assert kept in (tmp_path / "m" / "README.md").read_text()
-    assert f"nDCG@10 {done.start:.4f} -> {done.quality:.4f} on dev" in repr(done)
+    assert f"nDCG@10 {done.quality:.4f}" in (tmp_path / "m" / "README.md").read_text()
 
 
-def test_training_stops_early_on_dev(
-    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_stops_early_on_dev(given: dict[str, Any], tmp_path: Path) -> None:
     changes = {"learning_rate": 1e-12, "steps": 9, "evaluate_steps": 1}  # a score that never rises
     stop, steps = EarlyStoppingCallback(early_stopping_patience=2), list[int]()
 
@@ -262,34 +242,5 @@ def test_training_stops_early_on_dev(
     assert steps == [1, 2, 3]
     done = m2dr.train(out=tmp_path / "setting", early_stopping=2, **given | changes)
     assert (done.steps, done.best_step) == (3, 1)
-    told = capsys.readouterr().err
-    assert "Stopped early, after step 3 of 9: 2 evaluations were not better than" in told
-    assert "the weights of step 1 are kept" in told
-    with pytest.raises(m2dr.UserError, match="Early stopping needs .*; evaluate_steps is 0"):
+    with pytest.raises(m2dr.UserError, match="evaluate_steps is 0"):
         m2dr.train(out=tmp_path / "none", callbacks=[stop], **given)
-    none = given | {"evaluate_steps": 1, "dev": "other"}
-    with pytest.raises(m2dr.UserError, match=r"has none \(dev = 'other'\)"):
-        m2dr.train(out=tmp_path / "none", early_stopping=1, **none)
-
-
-@pytest.mark.parametrize(
-    ("losses", "rose"),
-    [
-        ([0.2, 0.7, 2.9, 2.1, 2.0], "first 2 of 5 logs is 0.4500, and over the last 2 2.0500"),
-        ([2.9, 2.1, 2.0, 0.7, 0.2], ""),
-        ([0.2, 2.9, 2.1], ""),  # too few to tell
-        (
-            [1.0] * 3 + [0.0] * 6 + [2.0] * 3,
-            "the first 3 of 12 logs is 1.0000, and over the last 3",
-        ),
-    ],
-)
-def test_a_loss_that_rose_is_told_of_few_logs_too(
-    losses: list[float], rose: str, tmp_path: Path
-) -> None:
-    lines = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
-    plan = Plan(TrainSettings(), tmp_path, tmp_path, len(losses), 1, bf16=False, cpu=True)
-
-    told = [*_remarks(lines, len(losses), len(losses), plan, "")]
-
-    assert [rose in line for line in told] == [True] * bool(rose)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,10 +98,6 @@ def test_grids_that_cannot_be_compared_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=problem):
             some.difference(other, "RR@10")
-    with pytest.raises(UserError, match="Two grids are called plain"):
-        text_tables([PLAIN, PLAIN], ["nDCG@10"])
-    with pytest.raises(UserError, match=r"does not hold RR@1\. Did you mean RR@10\?"):
-        some.values("RR@1")
 
 
 def test_an_average_counts_each_corpus_alike() -> None:
@@ -124,16 +119,6 @@ def test_a_table_has_layers_down_and_dims_across_and_marks_the_best() -> None:
         "   12  .1000  1.0000*     -",
         "Note: own document dropped",
     ]
-
-
-def test_notes_follow_the_last_of_the_tables() -> None:
-    two = replace(FULL, cells={Cut(2, 8): {"nDCG@10": 0.5, "RR@10": 0.25}})
-
-    tables = text_tables([two])
-
-    assert tables.endswith("\n    2  .2500*\nNote: own document dropped")
-    assert tables.count("Note") == 1
-    assert text_tables([replace(two, notes=())]) + "\nNote: own document dropped" == tables
 
 
 def test_a_comparison_stacks_models_by_layer_and_marks_the_best_of_each_cut() -> None:

@@ -89,10 +89,9 @@ GOOD = "q Q0 d1 1 2.5 x\n"
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ("q Q0 d2 2 1.5", "5 columns instead of 6"),
-        ("q Q0 d2 2 high x", "could not convert string to float: b'high'"),
-        ("q Q0 d2 2 nan x", "the score is not a number"),
-        ("q Q0 d1 2 1.5 x", "document d1 is listed twice for query q"),
+        ("q Q0 d2 2 1.5", "5 columns"),
+        ("q Q0 d2 2 nan x", "score"),
+        ("q Q0 d1 2 1.5 x", "d1 .* twice"),
         (b"q Q0 \xff 2 1.5 x", "can't decode byte 0xff"),
     ],
 )

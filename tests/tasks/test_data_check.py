@@ -76,9 +76,3 @@ def test_a_file_of_groups(kind: str, tmp_path: Path) -> None:
     assert lines[5].split() == ["train", "2", "2", "2", "2"]
     assert any("'text': 'a b c'" in line for line in lines)
     assert lines[-1] == "Nothing is wrong with it."
-
-
-def test_a_corpus_without_negatives_says_so(tiny_corpus: Path, tmp_path: Path) -> None:
-    shown = m2dr("data", "check", tiny_corpus, cwd=tmp_path).stdout
-
-    assert "No negatives are given for train: a training draws them at random." in shown
