@@ -1,0 +1,113 @@
+"""Imports of vectors without a model: once, whole, and never mixed with others."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import refused, run
+from given import WIDTH, Given
+
+import m2dr
+from m2dr.core.errors import UserError
+from m2dr.core.requests import ImportRequest
+from m2dr.index.store import open_store
+from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
+
+
+def test_prefixes_are_rotated_where_that_makes_them_search(world: Given) -> None:
+    home = world.load()
+
+    stored = open_store(home / "layer-01").rows(range(40))
+    raw, rotated = (
+        neighbours_kept(each, WIDTH // 4, "cosine") for each in (world.documents, stored)
+    )
+    assert raw < 0.9 * rotated
+    expected = world.documents @ world.documents.T
+    np.testing.assert_allclose(stored @ stored.T, expected, atol=1e-5 * np.abs(expected).max())
+    np.save(world.vectors, stored)
+    shutil.rmtree(home)
+    again = open_store(world.load() / "layer-01").rows(range(40))
+    np.testing.assert_array_equal(again, stored)  # their prefixes search as they are
+
+
+def test_a_further_dim_is_of_the_vectors_where_a_corpus_has_no_others(world: Given) -> None:
+    home = world.load()
+
+    told = run("index", "corpus", world.corpus, "--dim", "4", "--indexes", world.root)
+
+    assert told.exit_code == 0, told.stderr
+    assert [*home.parent.glob("*/layer-*/dim-4")] == [home / "layer-01" / "dim-4"]
+
+
+def test_the_newest_of_several_imports_is_searched(world: Given) -> None:
+    homes = {name: world.load(name=name) for name in ("b", "a")}
+    for store in homes["b"].glob("layer-*/store.json"):
+        os.utime(store, (1, 1))
+
+    assert world.searcher().resolved.model.name == str(homes["a"])
+    named = world.searcher(model=str(homes["b"]))
+    assert named.resolved.index.path == homes["b"]
+
+
+def test_an_import_again_adds_what_is_missing_and_is_not_mixed_with_another(world: Given) -> None:
+    home = world.load(name="mine")
+    files = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    shutil.rmtree(home / "exits")
+
+    world.load(name="mine", dims=(8,))
+
+    assert (home / "layer-01" / "dim-8" / "manifest.json").exists()
+    assert files == {path: path.read_bytes() for path in files}
+    np.save(world.vectors, world.documents[::-1])
+    with pytest.raises(UserError, match="holds vectors already"):
+        world.load(name="mine")
+    world.load(name="mine", overwrite=True)
+    (words,) = (home / "exits").glob("*.safetensors")
+    assert words.read_bytes() != files[words]
+
+
+@pytest.mark.parametrize("wrong", ["row 7 is not finite", "39 vectors for 40", "without --queries"])
+def test_what_is_wrong_leaves_no_index(world: Given, wrong: str) -> None:
+    if "finite" in wrong:
+        world.documents[7, 3] = np.nan
+    np.save(world.vectors, world.documents[:39] if "39" in wrong else world.documents)
+
+    with pytest.raises(UserError, match=wrong):
+        world.load(query_weight=0.3 if "queries" in wrong else None)
+
+    assert not world.root.exists()
+
+
+def test_one_document_is_an_index(world: Given) -> None:
+    Path("one.jsonl").write_text('{"_id": "d", "text": "read the file"}\n')
+    np.save(world.vectors, world.documents[:1])
+    request = ImportRequest(world.vectors, "one.jsonl", root=world.root)
+    import_vectors(request)
+
+    index = m2dr.Index.open("one.jsonl", root=world.root)
+    hits = index.search("read").hits
+    assert [hit.docid for hit in hits] == ["d"]
+    assert np.isfinite(hits[0].score)
+    assert not index.search("of no word that is known").hits
+
+
+def test_without_a_model_nothing_is_encoded_and_nothing_changes(world: Given) -> None:
+    home = world.load()
+    index = m2dr.Index.open(world.corpus, root=world.root)
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    words = ("--corpus", world.corpus, "--indexes", world.root, "--model", home)
+
+    for asked in (
+        ("search", "read", "--query-layer", "1", *words),
+        ("index", "corpus", "--overwrite", *words),
+        ("encode", world.corpus, "--out", "x.npy", "--model", home),
+        ("export", "--model", home, "--cut", "L1D8", "--out", "small"),
+    ):
+        assert "no model" in refused(*asked)
+    for change in (lambda: index.add([{"id": "new", "text": "read"}]), lambda: index.delete("d1")):
+        with pytest.raises(UserError, match="no model"):
+            change()
+    assert before == {path: path.read_bytes() for path in before}
+    assert "ok" in run("index", "verify", home).stdout
