@@ -150,7 +150,7 @@ def _show_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show an error's traceback.")
 def main() -> None:
-    """Train one encoder, cut it to any layer and any dim, and search with what is left."""
+    """Train one encoder, cut it to any layer and any dim, and search with the cut."""
     # Read when OpenMP loads: waiting threads that spin take the cores from those that work.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

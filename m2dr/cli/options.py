@@ -102,11 +102,11 @@ def _of_data(function: Callable[..., Result], described: Described) -> Callable[
             values[corpus] = tuple(copies) if many else copies[0]
         return function(**values)
 
-    told = "Columns that have other names than m2dr's."
+    told = "Columns with other names than m2dr's."
     command: Callable[..., Result] = click.option(
         "--columns", type=_Value(_columns), metavar="text=Body,id=ID", help=told
     )(run)
-    told = "Divide long documents into passages of so many words, some shared with the one before."
+    told = "Split long documents into passages of so many words, some shared with the one before."
     command = click.option("--passages", type=_Value(_passages), metavar="200:50", help=told)(
         command
     )
@@ -185,7 +185,7 @@ def settings_of(
             return function(*read_run(kind, what, *how), **values)
 
         command = _of_data(run, described)
-        told = "Begin again in a folder that is in use."
+        told = "Begin again in a used folder."
         command = click.option("--overwrite", is_flag=True, help=told)(command)
         if resumes:
             told = "Go on with an interrupted run."
@@ -196,7 +196,7 @@ def settings_of(
         )
         told = "TOML file of settings, or the name of a built-in one."
         command = click.option("--config", help=told)(command)
-        told = f"Model folder; models/CORPUS-{folder} by default."
+        told = f"Model folder. Default: models/CORPUS-{folder}."
         command = click.option("--out", type=FOLDER, help=told)(command)
         return _with_options(command, described)
 

@@ -221,7 +221,7 @@ def language_of(texts: Iterable[str]) -> str:
     else:
         what = "are of no language that is known by its frequent words"
     warnings.warn(
-        f"The texts {what}: words are taken whole, where --language names no other.",
+        f"The texts {what}: m2dr does not stem their words; --language names another language.",
         UserWarning,
         stacklevel=2,
     )

@@ -119,7 +119,7 @@ def read_record(path: Path, kind: "type[Record]", *, sealed: bool = True) -> "Re
     Args:
         path: the file.
         kind: the type of the record.
-        sealed: whether it must be as it was written; a model card, which people edit, need not.
+        sealed: whether its digest must match; a model card may be edited.
 
     Raises:
         UserError: the file is missing, is not JSON, has another format, is not of this type, or
@@ -239,7 +239,7 @@ def sync(path: Path) -> None:
 def short_name(name: str) -> str:
     """Return a name that fits a file, whose end is a digest where it is longer than 120 bytes.
 
-    File systems take 255 bytes, of which extensions and temporary names need some.
+    The maximum of file systems is 255 bytes, and extensions and temporary names need some.
 
     >>> short_name("mine_nDCG@10"), len(short_name("mine-" * 60))
     ('mine_nDCG@10', 113)

@@ -415,7 +415,7 @@ class ModelCard(Encoding):
             cut: to check.
 
         Raises:
-            UserError: the encoder has fewer layers or dims, or no layer 0 as it is not fitted.
+            UserError: the encoder has fewer layers or dims, or no layer 0 without a fit.
         """
         if cut.layer < self.lowest_layer:
             raise UserError(f"Layer {cut.layer} was asked for, and only a fitted model has it.")

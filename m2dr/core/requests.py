@@ -142,7 +142,7 @@ def language_option() -> Any:  # a field
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class QueryLog:
-    """Queries without judgements, from which words and exits learn how people ask."""
+    """A query log without judgements, for the fit of words and exits."""
 
     queries: Path | None = option(
         None,

@@ -180,8 +180,8 @@ class Dataset:
         if not found:
             return ""
         return (
-            f"{self.name}: queries of {split}, such as {found[0]!r}, are documents too, and each "
-            "finds itself; they are left out where the name of the data has the word quora."
+            f"{self.name}: queries of {split}, such as {found[0]!r}, are documents too and find "
+            "themselves; m2dr leaves them out only if the name of the data contains quora."
         )
 
     def queries(self, split: str) -> list[Query]:

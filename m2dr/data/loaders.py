@@ -100,9 +100,9 @@ def open_dataset(name: str) -> Dataset:
 
 
 def unread(name: str, files: Sequence[Path]) -> str:
-    """Return a sentence about the files of a data set that are not read."""
+    """Return a sentence about the files of a data set that m2dr does not read."""
     names = ", ".join(map(str, files[:5])) + ", …" * (len(files) > 5)
-    return f"{name}: {counted(len(files), 'files', ',')} there not read: {names}."
+    return f"{name}: m2dr does not read {counted(len(files), 'files', ',')} there: {names}."
 
 
 def open_texts(name: str, queries: bool = False) -> Texts:

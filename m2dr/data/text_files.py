@@ -141,8 +141,8 @@ def cells(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.Reco
 def decoded(text: str | bytes) -> Any:
     """Return what JSON holds.
 
-    NaN and Infinity, which Python writes and JSON has not, are null; half a surrogate pair is
-    U+FFFD, and a control character that is written as it is is itself.
+    NaN and Infinity, which Python writes and JSON has not, become null; half a surrogate pair
+    becomes U+FFFD; raw control characters are kept.
 
     Raises:
         msgspec.DecodeError: it is no JSON.

@@ -92,7 +92,7 @@ def open_rows(name: str) -> Dataset:
     first = next(tables.parsed(path, dict), {})
     words = [word for word in _FLAG if "pos" in first and (word in first or word in path.name)]
     if words:
-        say(f"{name}: {', '.join(words)} of FlagEmbedding change nothing in a training here")
+        say(f"{name}: training ignores {', '.join(words)} of FlagEmbedding")
     return build_dataset(tables.name_of(path), partial(training_rows, path))
 
 
@@ -385,7 +385,7 @@ class AnsweredQueries(NamedTuple):
 
 
 class Groups:
-    """One group per query with a relevant document, drawn anew in each epoch.
+    """One group per query with a relevant document, drawn again in each epoch.
 
     Each epoch uses another relevant document of a query until all were used: NFCorpus has 43 per
     training query, and one group for each would let a few queries dominate the training. Group `i`

@@ -34,7 +34,7 @@ def distinct(pairs: Sequence[SentencePair]) -> tuple[list[str], Intp, Intp]:
 
 
 def gold_scores(pairs: Sequence[SentencePair], name: str) -> Float64:
-    """Return the scores that people gave to pairs, [P].
+    """Return the human scores of pairs, [P].
 
     Args:
         pairs: P pairs.

@@ -187,7 +187,7 @@ class Bm25:
         return self._rows[postings], self._weights[postings]
 
     def parts(self, text: str, rows: Rows) -> dict[str, Scores]:
-        """Return what each word of a query, as it is written, adds to the scores of rows [n]."""
+        """Return what each word of a query adds to the scores of rows [n]."""
         counts, parts = Counter(self._analyzer(text)), {}
         for stem, form in self._analyzer.written(text).items():
             holding, weights = self._postings(stem)

@@ -30,7 +30,7 @@ def bytes_of(name: str, dim: int) -> int:
 def learn_code(
     name: str, dim: int, similarity: Similarity, rows: Floats
 ) -> Callable[[Floats], Float32]:
-    """Learn a code from documents, and return what it leaves of vectors.
+    """Learn a code from documents; return a function from vectors to their decoded codes.
 
     Args:
         name: in CODES.

@@ -58,7 +58,7 @@ class Docids(Sequence[str]):
         ]
 
     def find(self, docids: Iterable[str]) -> dict[str, int]:
-        """Return the rows of those docids that are there, in one pass over all."""
+        """Return the rows of docids, without missing ones, in one pass."""
         wanted = {docid.encode(errors="surrogatepass"): docid for docid in docids}
         lines = enumerate(self.data.split(b"\n"))
         return {wanted[line]: row for row, line in lines if line and line in wanted}

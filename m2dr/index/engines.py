@@ -110,8 +110,8 @@ def _lists(documents: int) -> tuple[int, tuple[str, ...]]:
     if default <= most:
         return default, ()
     return most, (
-        f"{most} inverted lists instead of {default}: each learns from {PER_LIST} documents at "
-        f"least, and there are {documents}.",
+        f"{most} inverted lists instead of {default}: each needs {PER_LIST} documents to learn "
+        f"from, and there are {documents}.",
     )
 
 
@@ -139,8 +139,8 @@ def _code(documents: int, dim: int) -> tuple[str, tuple[str, ...]]:
     if bits == 8:
         return str(parts), tuple(notes)
     notes.append(
-        f"{2**bits} centroids per part instead of 256, for {counted(documents, 'documents')} to "
-        f"learn them from."
+        f"{2**bits} centroids per part instead of 256, as there are only "
+        f"{counted(documents, 'documents')} to learn them from."
     )
     return f"{parts}x{bits}", tuple(notes)
 

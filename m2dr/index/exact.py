@@ -155,7 +155,7 @@ class ExactIndex(Searchable):
 
     @cached_property
     def _views(self) -> Blocks:
-        """Views of the files, as to map them anew costs as much as to read them."""
+        """Cached views of the files: mapping them again costs as much as reading them."""
         return list(self._blocks())
 
     @cached_property
@@ -210,7 +210,7 @@ def grid_top_k(
         device: where the products are computed, as torch names it.
         places: [N], no two the same and all from 0 to N - 1; of documents with equal scores
             the one with the higher place comes first. The lower row, when None.
-        codes: dim and name -> what a code leaves of vectors [n, H]: [n, dim], normalised where the
+        codes: dim and name -> decoder from vectors [n, H] to [n, dim], normalised where the
             similarity is cosine.
 
     Returns:

@@ -377,8 +377,8 @@ def _tell_unreached(index: Handle, store: Store, recipe: FaissRecipe, target: Pa
     found = int((best >= self_scores - 1e-5 * np.abs(self_scores)).sum())
     if found < REACHED * len(rows):
         say(
-            f"{target} finds {found} of {len(rows)} documents by their own vectors, as where many "
-            f"vectors are equal: a graph does not lead to the others. Build flat or ivf instead."
+            f"{target} finds {found} of {len(rows)} documents by their own vectors: the graph does "
+            f"not reach the others, perhaps because many vectors are equal. Build flat or ivf."
         )
 
 

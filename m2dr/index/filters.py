@@ -42,7 +42,7 @@ _READ = "\x1fread"  # behind the name of a field: the column of what its texts a
 
 
 class _Written(NamedTuple):
-    """A value as a filter has it."""
+    """A value in a filter."""
 
     text: str
     is_quoted: bool

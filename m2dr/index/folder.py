@@ -5,7 +5,7 @@ indexes/<corpus>/<model fingerprint>/
     exits/          maps of queries: maps/files.py
     bm25.safetensors
     int8/           the graph that encoded documents in int8
-    card.json, rotation.f32     of vectors that somebody else made
+    card.json, rotation.f32     of imported vectors without a model
     syncing         while stores are replaced
 """
 
@@ -121,7 +121,7 @@ class IndexFolder:
 
     @property
     def card(self) -> Path:
-        """File of the card of vectors that somebody else made; there for these alone."""
+        """Card file of imported vectors without a model."""
         return self.path / CARD_FILE
 
     @property
@@ -143,7 +143,7 @@ class IndexFolder:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a store is there, finished or not."""
+        """Whether a store exists, finished or not."""
         return any((path / name).exists() for path in self.layer_folders for name in _RECORDS)
 
     def holds(self, layer: int) -> bool:
@@ -186,7 +186,7 @@ class IndexFolder:
 
     @property
     def model(self) -> str:
-        """The model of the vectors, or this folder where nobody has it."""
+        """The model of the vectors, or this folder if they have none."""
         return self.model_of(self.record().label)
 
     def model_of(self, label: Label) -> str:

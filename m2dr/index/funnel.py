@@ -34,7 +34,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Funnel:
-    """Stages from a short prefix to a long one, and the dim that ranks what is left.
+    """Stages from a short prefix to a long one, and the dim of the last ranking.
 
     >>> print(Funnel.parse("32:1000,128:100,384"))
     32:1000,128:100,384

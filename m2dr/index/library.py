@@ -59,7 +59,7 @@ def refusing(what: str) -> Iterator[None]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let FAISS use so many threads, where it is called from this one; 0 changes nothing."""
+    """Set the FAISS threads of calls from this thread; 0 changes nothing."""
     faiss = load_faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count or before)
@@ -77,7 +77,7 @@ def gpu_refusal(number: int = 0) -> str:
     the process when CUDA refuses, so the check runs in another process.
     """
     if not hasattr(load_faiss(), "StandardGpuResources"):
-        return "the installed one is for processors, and the extra gpu brings one"
+        return "the installed FAISS is for processors; the extra gpu installs one for GPUs"
     command = [sys.executable, "-c", _GPU_CHECK.format(number)]
     try:
         ended = subprocess.run(

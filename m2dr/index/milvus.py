@@ -381,7 +381,7 @@ def push(
 ) -> PushResult:
     """Write the first `dim` dims of a store to a collection, or go on writing.
 
-    Batches that are there are not sent again; sending a row twice replaces it.
+    It skips batches that are there; a row sent twice is replaced.
 
     Args:
         store: whose vectors are cut, then normalised if the similarity is cosine.
@@ -389,7 +389,7 @@ def push(
         server: connected.
         engine: a name in MILVUS_ENGINES.
         overwrite: drop a collection of that name first.
-        progress: told how many documents are there, again and again.
+        progress: called with the number of documents in Milvus.
 
     Raises:
         UserError: the collection holds something else, or the server does not answer.

@@ -222,8 +222,8 @@ class Searchable(ABC):
         most = min(k, self.documents - bool(drop))
         if fewer := sum(len(ranking.docids) < most for ranking in run.rankings.values()):
             warnings.warn(
-                f"{counted(fewer, 'queries')} found fewer than {most} documents, as the engine "
-                "looks at a part of the index; its settings (--search-param) widen that.",
+                f"{counted(fewer, 'queries')} found fewer than {most} documents: the engine "
+                "searches a part of the index, which --search-param enlarges.",
                 UserWarning,
                 stacklevel=2,
             )

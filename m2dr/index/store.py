@@ -272,11 +272,11 @@ class StoreWriter:
         return _has_size(self.folder / shard.name, shard, self.plan)
 
     def shards(self) -> list[Shard]:
-        """Return the records of the shards that are there, in corpus order."""
+        """Return the records of written shards, in corpus order."""
         return [read_record(self._path(RECORDS[0], n), Shard) for n in self.numbers()]
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the shards that are there, increasing."""
+        """Return the numbers of written shards, increasing."""
         found = (re.findall(r"\d+", path.name) for path in self.folder.glob(RECORDS[0]))
         return [number for number in sorted(int(word[0]) for word in found) if self.has(number)]
 

@@ -53,7 +53,7 @@ class Maps:
 
     @property
     def exist(self) -> bool:
-        """Whether a record is there, of whatever documents."""
+        """Whether a record exists."""
         return (self.folder / EXITS_FILE).exists()
 
     @property
@@ -181,7 +181,7 @@ class StateFile:
 
 @dataclass(frozen=True)
 class ShortFile:
-    """Spans of documents, and behind them queries of a log, from which the words learned too.
+    """Short training texts: document spans, then log queries, with their vectors.
 
     Attributes:
         texts: n + m of them, without line ends.
@@ -204,12 +204,12 @@ class ShortFile:
         for row in np.flatnonzero((np.abs(vectors) > most).any(axis=1))[:1]:
             raise UserError(
                 f"The vector of {texts[row][:80]!r} holds {np.abs(vectors[row]).max():,.0f}, and "
-                f"spans and logs are kept in float16, which ends at {most:,.0f}; scale all vectors."
+                f"the maximum of spans and logs (float16) is {most:,.0f}; scale all vectors."
             )
         return cls(texts, vectors.astype(np.float16), digests)
 
     def of(self, digests: Digests) -> "ShortFile":
-        """Return what is left without the spans of documents that are no longer there."""
+        """Return it without the spans of removed documents."""
         spans = np.isin(self.digests, digests)
         kept = np.append(spans, np.full(len(self.texts) - len(spans), True)).nonzero()[0]
         texts = [self.texts[row] for row in kept.tolist()]

@@ -71,7 +71,7 @@ def cut_spans(
 
     Args:
         texts: those with no more words than a span may have are left out.
-        draw: says of which texts, how many words, and which.
+        draw: chooses texts, numbers of words, and places.
 
     Returns:
         The spans, and the place of the text that each is of.

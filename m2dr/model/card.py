@@ -165,7 +165,7 @@ def _example(card: ModelCard) -> Cut:
 
 
 def hub_dataset(corpus: str) -> str | None:
-    """Return the id on the hub of a corpus as it is named to m2dr, None where it is not known.
+    """Return the hub id of a corpus, None if it is unknown.
 
     >>> hub_dataset("hf:mteb/scifact"), hub_dataset("data/nfcorpus")
     ('mteb/scifact', None)

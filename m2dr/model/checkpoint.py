@@ -108,8 +108,8 @@ class Model:
     can be pickled; no weights are loaded.
 
     Attributes:
-        name: folder or id, as it was given, by which records name it.
-        place: its folder; of vectors that somebody else made, where these lie.
+        name: folder or id as given; records have it.
+        place: its folder; of imported vectors, theirs.
         card: with the lengths of texts that were asked for.
         own_lengths: of queries and documents, where others were asked for.
     """
@@ -127,7 +127,7 @@ class Model:
         """The folder of its files, which are those that it was opened with.
 
         Raises:
-            UserError: one was changed since, or somebody else made the vectors.
+            UserError: one was changed since, or there are only imported vectors.
         """
         if self.card.variant == GIVEN:
             none = "has vectors and no model; take layer 0 or --query-vectors"
@@ -154,7 +154,7 @@ class Model:
     ) -> "Model":
         """Return the model with texts of other lengths; None leaves one as it is.
 
-        Vectors that somebody else made keep theirs.
+        Imported vectors keep theirs.
 
         Raises:
             UserError: the model does not read such a length.

@@ -225,7 +225,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None,
         layers: Sequence[int] = (),
     ) -> Tensor:
-        """Return what `states` gives, from the pooled states of all layers from 1."""
+        """Return `states`, computed from the pooled states of all layers from 1."""
         shallow = [pooled[layer] for layer in range(1, self.layers)]
         asked = tuple(layers) or (self.layers,)
         found = self.embedded(asked, pooled, attention_mask)

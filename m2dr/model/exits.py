@@ -79,7 +79,7 @@ class FittedExits(nn.Module):
 
     @torch.no_grad()
     def scale_to(self, layer: int, states: Float32, targets: Float32) -> Float32:
-        """Scale a head so that it comes closest to targets, and return what is left of these.
+        """Scale a head to fit targets best, and return their residuals.
 
         Args:
             layer: with a fitted exit.

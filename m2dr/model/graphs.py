@@ -501,7 +501,7 @@ def choose_runtime(source: DocumentSource, asked: str, documents: int) -> str:
         except UserError as error:
             if asked == OPENVINO:
                 raise
-            say(f"Documents are encoded in torch, as openvino is not possible: {error}")
+            say(f"Encoding documents in torch, not in openvino: {error}")
             return "torch"
         return OPENVINO
     return asked

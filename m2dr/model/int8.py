@@ -88,8 +88,8 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
         cosine = float((vectors[0] * vectors[1]).sum(axis=1).mean())
         ranks = [_reciprocal_rank(queries @ rows.T) for rows in vectors]
         compared = (
-            f"cosine {cosine:.4f} with fp32; the first words of {len(checked)} documents find them "
-            f"with a mean reciprocal rank of {ranks[1]:.4f}, in fp32 {ranks[0]:.4f}"
+            f"cosine {cosine:.4f} with fp32; mean reciprocal rank of {len(checked)} documents by "
+            f"their first words {ranks[1]:.4f}, in fp32 {ranks[0]:.4f}"
         )
         if not (cosine >= LEAST_INT8_COSINE and ranks[0] - ranks[1] <= MOST_LOSS):
             raise UserError(f"{source.model} loses too much in int8: {compared}.")

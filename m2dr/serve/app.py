@@ -44,8 +44,8 @@ Texts = Annotated[  # fail_fast, as an error for each item would take a second
 ]
 Inputs = Annotated[list[str], Field(min_length=1, max_length=2048, fail_fast=True)]
 Weight = Annotated[bool | float, Field(ge=0, le=1)]
-Layer = Annotated[int, Field(ge=0, description="Layers that texts run through; all by default.")]
-Dim = Annotated[int, Field(ge=1, description="Dims that are compared; the most by default.")]
+Layer = Annotated[int, Field(ge=0, description="Layer of the texts. Default: the last.")]
+Dim = Annotated[int, Field(ge=1, description="Dims. Default: the most.")]
 Side = Literal["query", "document"]
 
 
@@ -71,16 +71,16 @@ class SearchBody(_Asked):  # type: ignore[valid-type,misc]  # made above
 
     query: Text | None = None
     queries: Texts | None = None
-    k: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="10 by default.")
+    k: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Default: 10.")
     layer: Layer | None = None
     dim: Dim | None = None
-    filter: Text | None = Field(None, description="Of the documents' fields, as `year >= 2020`.")
-    min_score: float | None = Field(None, allow_inf_nan=False, description="Of a hit.")
-    index: str | None = Field(None, description="Name of an index; the first one by default.")
-    explain: bool | None = Field(None, description="Whether hits have the shares of words.")
-    compare: bool | None = Field(
-        None, description="Whether the answer of the full model stands beside that of the cut."
+    filter: Text | None = Field(None, description="Over fields, such as `year >= 2020`.")
+    min_score: float | None = Field(
+        None, allow_inf_nan=False, description="Minimum score of a hit."
     )
+    index: str | None = Field(None, description="Name of an index. Default: the first.")
+    explain: bool | None = Field(None, description="Give each hit the shares of words.")
+    compare: bool | None = Field(None, description="Answer by the full model too.")
 
 
 class EmbeddingsBody(BaseModel):
@@ -95,7 +95,7 @@ class EmbeddingsBody(BaseModel):
     dimensions: Dim | None = None
     encoding_format: Literal["float", "base64"] | None = None
     layer: Layer | None = None
-    side: Side | None = Field(None, description="document by default.")
+    side: Side | None = Field(None, description="Default: document.")
     user: str | None = None
 
 

@@ -207,7 +207,7 @@ class ServedIndex:
         """Return the encoder of a layer, loading it if needed.
 
         Raises:
-            Refused: somebody else made the vectors, no model encodes documents, or torch lacks.
+            Refused: the vectors are imported, no model encodes documents, or torch is missing.
         """
         request, card = self.index.resolved.request, self.card
         plan = self._plans.get(layer)
@@ -247,7 +247,7 @@ class ServedIndex:
         """Return a document; those read last stay in memory.
 
         Raises:
-            UserError: the corpus is not at hand, or does not hold it any more.
+            UserError: the corpus is missing, or does not hold it any more.
         """
         document = self._texts.get(docid)
         if document is None:
@@ -314,7 +314,7 @@ class Service:
         """Open the indexes of a request, each at its full model.
 
         Raises:
-            UserError: there is no such index, or its model or its texts are not at hand.
+            UserError: the index, its model or its texts are missing.
         """
         encoders, self.meters = QueryEncoders(), Meters()
         if find_spec("torch") is None:

@@ -122,7 +122,7 @@ def write_documents(documents: Iterable[Document], path: Path) -> None:
 
 
 def distinct(documents: Iterable[Document]) -> Iterator[Document]:
-    """Yield documents, and say at the end what is left out of their fields.
+    """Yield documents, and report dropped fields at the end.
 
     Raises:
         UserError: two have one id.

@@ -137,7 +137,7 @@ class Encoder:
 
         Args:
             name: folder or id; or a SentenceTransformer, which is saved to a temporary folder that
-                is there until Python ends.
+                stays until Python ends.
             layer: layers that queries run through; all by default.
             dim: dims to keep; all by default.
             revision: branch, tag or commit of a Hugging Face id.
@@ -190,7 +190,7 @@ class Encoder:
         """Tokens of the longest text, query or document; what is set holds for both.
 
         Raises:
-            UserError: the model does not read so many.
+            UserError: the maximum of the model is smaller.
         """
         return max(self.card.query_length, self.card.document_length)
 

@@ -167,7 +167,7 @@ def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[Measu
 
 
 def _costs(results: list[ModelResult], cut: Cut, parameters: int) -> CutCosts:
-    """Return the costs of a cut: those that were measured, or what arithmetic gives."""
+    """Return the costs of a cut: measured, else computed."""
     for costs in (result.costs for result in results):
         if costs is not None and cut in costs.cells:
             cell = costs.cells[cut]

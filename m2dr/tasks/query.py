@@ -78,7 +78,7 @@ class QueryPlan:
 
     @property
     def lacks(self) -> str:
-        """Why queries cannot be encoded here: layers run, and torch is not installed; or empty."""
+        """Return why this plan cannot run (torch missing), or ""."""
         if self.source in ("words", "given") or find_spec("torch"):
             return ""
         other = self.source == "bridge"
@@ -97,7 +97,7 @@ class QueryPlan:
 
     @property
     def key(self) -> "QueryPlan":
-        """The plan without what changes no vector, by which its encoder is cached."""
+        """Cache key: the plan without weights and documents' layer."""
         weights: dict[str, Any] = dict.fromkeys(self.options.weights, 0.0)
         options = QueryOptions(**self.options.query_options | weights)
         return replace(self, document_layer=0, options=options)
@@ -157,7 +157,7 @@ class QueryPlan:
         return documents(cut) if documents else self.model.label().warnings(cut, searched)
 
     def describe(self, dim: int) -> str:
-        """Return what the queries are, in words."""
+        """Describe the queries."""
         origin = SOURCES[self.source].origin(self) or f"of {self.model}"
         exits = " by exits of the index" * bool(self.maps)
         return f"queries at {Cut(self.layer, dim)} {origin}{exits}"
@@ -450,7 +450,7 @@ class QueryEncoder:
         return 0
 
     def share_weights(self, other: "QueryEncoder") -> None:
-        """Hold the tensors of another encoder of the model in place of equal ones."""
+        """Share equal tensors with another encoder of the model."""
 
     def warm_up(self) -> None:
         """Run a few queries, so that libraries are loaded before the first one that counts."""
@@ -618,7 +618,7 @@ class _Bridge(_Model):
 
 
 class _Given(QueryEncoder):
-    """Vectors that somebody else made, found by ids or taken in order."""
+    """Imported query vectors, by id or in order."""
 
     is_timed = False
 

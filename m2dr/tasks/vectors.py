@@ -1,4 +1,4 @@
-"""Vectors that somebody else made: of documents to import, and of queries.
+"""Imported vectors, of documents and of queries.
 
 Shapes: N vectors, W width.
 """

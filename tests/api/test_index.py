@@ -299,7 +299,7 @@ def test_few_documents_get_no_exits(
     index = m2dr.Index.build(model, DOCUMENTS, folder=tmp_path)
 
     told = capsys.readouterr().err
-    assert "No exits are fitted, because 9 documents are fewer than" in told
+    assert "Too few documents to fit exits (9 < 50)" in told
     assert "9 documents in" not in told  # no progress
     with pytest.raises(UserError, match="no exits for layer 0"):
         index.search("open", layer=0)

@@ -79,7 +79,7 @@ def test_the_language_is_that_of_the_frequent_words(language: str) -> None:
     ],
 )
 def test_words_of_a_language_without_a_stemmer_are_taken_whole(text: str, named: str) -> None:
-    with pytest.warns(UserWarning, match=f"{named}.*words are taken whole"):
+    with pytest.warns(UserWarning, match=f"{named}.*does not stem"):
         assert language_of([text]) == "none"
 
 

@@ -210,7 +210,7 @@ def test_files_of_a_mixed_folder_are_named(
         dataset = open_dataset(str(tmp_path / folder))
         assert dataset.unread == (tmp_path / folder / lies,)
         assert len(list(dataset.documents())) == 1
-        assert f"1 file there not read: {dataset.unread[0]}" in capsys.readouterr().err
+        assert f"does not read 1 file there: {dataset.unread[0]}" in capsys.readouterr().err
 
 
 def test_queries_that_find_themselves_are_said(

@@ -236,7 +236,7 @@ def test_words_follow_documents_and_exits_stay(
 
     assert maps.are_fitted
     assert (exits / "exits.safetensors").read_bytes() == before
-    assert "words fitted to the documents of now" in capfd.readouterr().err
+    assert "Refitted " in capfd.readouterr().err
     assert not maps.is_old()
     assert maps.is_old(1)
     fit_index(
@@ -250,6 +250,6 @@ def test_words_follow_documents_and_exits_stay(
 
 def test_documents_that_are_cut_are_counted(ask: Asked, capfd: pytest.CaptureFixture[str]) -> None:
     index_corpus(ask(layers=(4,), document_length=3))
-    assert "of 40 documents have 3 tokens or more" in capfd.readouterr().err
+    assert "of 40 documents were cut at 3 tokens" in capfd.readouterr().err
     index_corpus(ask(layers=(4,), document_length=64, overwrite=True))
-    assert "tokens or more" not in capfd.readouterr().err
+    assert "were cut at" not in capfd.readouterr().err

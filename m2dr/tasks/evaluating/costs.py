@@ -44,7 +44,7 @@ class Queries:
     by_layer: Mapping[int, QueryEncoder]
 
     def encode(self, layer: int, text: str) -> Float32:
-        """Return the vector of a query [1, W], as a search has it."""
+        """Return the vector of a query [1, W]."""
         encoder = self.by_layer[layer]
         plan, texts = encoder.plan, [text]
         return plan.mixed(encoder.encode(texts), texts, plan.mix)
@@ -72,9 +72,7 @@ def timed_plans(plans: Mapping[int, QueryPlan]) -> dict[int, QueryPlan]:
     """
     found = {layer: plan for layer, plan in plans.items() if SOURCES[plan.source].is_timed}
     if not found:
-        raise UserError(
-            "--costs times what encodes queries, and --query-vectors gives all of them."
-        )
+        raise UserError("--costs times the query encoder, and --query-vectors leaves none to time.")
     return found
 
 

@@ -213,7 +213,7 @@ def collections_of(corpus: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _present(name: str, what: str, folders: Mapping[str, Path | None]) -> tuple[str, ...]:
-    """Return the folders that are there, and show the names of those that are not."""
+    """Return the folders that exist, and print the names of missing ones."""
     present = tuple(str(folder) for folder in folders.values() if folder is not None)
     absent = ", ".join(part for part, folder in folders.items() if folder is None)
     if present and absent:

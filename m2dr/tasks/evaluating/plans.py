@@ -74,7 +74,7 @@ def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) ->
         plans: of the grid.
 
     Returns:
-        Stores by layer; that of the last layer is there where exits are fitted.
+        Stores by layer; with fitted exits also that of the last layer.
 
     Raises:
         UserError: as `encode_corpus` and `fit_index` do.

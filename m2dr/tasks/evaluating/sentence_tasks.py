@@ -230,7 +230,7 @@ def task_of_pairs(judged: sentences.ScoredPairs, gold: Gold, values: OfPairs[Gol
 
     Args:
         judged: P pairs.
-        gold: [P], what people said of each.
+        gold: [P], human scores.
         values: measures them.
     """
     texts, first, second = distinct(judged.pairs)

@@ -45,7 +45,7 @@ def measure_bridge(
 
 
 def bridge_told(record: BridgeRecord) -> str:
-    """Return what a bridge is worth in words, and whether words alone are better."""
+    """Return a sentence on the quality of a bridge beside words alone."""
     advice = "; words alone find more: search without --query-model"
     return (
         f"Bridge from {record.model}, {record.spans} short texts of held-out documents among "

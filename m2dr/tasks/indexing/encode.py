@@ -319,12 +319,12 @@ def encode_stores(
         refuse_other_fit(maps, request, request.language)
     if exits and dataset.document_count < map_files.FEWEST_DOCUMENTS:
         exits = False
-        few = f"{dataset.document_count} documents are fewer than {map_files.FEWEST_DOCUMENTS}"
-        told = f"No exits are fitted, because {few}; m2dr index fit does it all the same"
+        few = f"({dataset.document_count} < {map_files.FEWEST_DOCUMENTS})"
+        told = f"Too few documents to fit exits {few}. m2dr index fit fits them anyway"
         if request.queries:
             raise UserError(f"{told}, with --queries too.")
         if not index.is_begun:
-            say(told)
+            say(f"{told}.")
     count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
     job = EncodingJob(
         corpus, count, model, index, device, dtype, stores, bool(maps and exits), request.runtime
@@ -352,7 +352,7 @@ def encode_stores(
 
 
 def _as_begun(request: IndexRequest, plans: Mapping[Path, StorePlan]) -> Iterator[PlannedStore]:
-    """Yield the plans of stores; what was not named is as stores have it that are there."""
+    """Yield the plans of stores; options without a value follow existing stores."""
     by_state = sorted(plans, key=lambda path: (path / STORE).exists())  # half-written ones first
     found = {} if request.overwrite else {path: begun_plan(path) for path in by_state}
     kept = {path: begun for path, begun in found.items() if begun}
@@ -455,7 +455,7 @@ def _sync(job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, back
     """Replace the stores of all layers, and their indexes, by those of the changed corpus.
 
     They are written to a folder beside, with the vectors of texts that are the same, and swapped
-    in by one rename. Exits stay as they were fitted; `refit_words` follows.
+    in by one rename. Exits are unchanged; `refit_words` follows.
     """
     index, new, before = job.index, job.index.new, job.index.stores()
     if any(store.manifest.runtime == IMPORTED for store in before):
@@ -482,8 +482,8 @@ def _sync(job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, back
         for store in before
     )
     say(
-        f"{dataset.name} has changed: {counted(int(absent.sum()), 'documents', ',')} of "
-        f"{len(absent):,} are encoded, and the vectors of the others are copied."
+        f"{dataset.name} has changed: encoding {counted(int(absent.sum()), 'documents', ',')} of "
+        f"{len(absent):,}, and copying the vectors of the others."
     )
     for folder, plan in plans:  # an earlier sync may have been to other documents
         begun, done = (folder / PARTIAL).exists(), (folder / STORE).exists()
@@ -626,7 +626,5 @@ def _encode(
         raise Interrupted(f"Encoding stopped {stopped}; the same command goes on.") from None
     length = job.stores[0][1].label.document_length
     if cut := sum(shard.cut for shard in done):
-        say(
-            f"{cut:,} of {counted(documents, 'documents', ',')} have {length} tokens or more, and "
-            "the rest of them is not in their vectors: --passages divides them."
-        )
+        of = f"{cut:,} of {counted(documents, 'documents', ',')}"
+        say(f"{of} were cut at {length} tokens; --passages splits long documents.")

@@ -121,11 +121,9 @@ def refit_words(index: IndexFolder, dataset: Dataset) -> None:
         fit = replace(record.fit, words=len(words.rows), language=words.language)
         fit = replace(fit, spans=spans, span_weight=span_weight(store.documents) if spans else 0.0)
         _write_record(replace(record, fit=fit, texts=store.manifest.texts), folder)
-    exits = "; exits stay, and m2dr index fit --overwrite fits these again" * bool(before.beside)
-    say(
-        f"{counted(len(words.rows), 'words', ',')} fitted to the documents of now in "
-        f"{time.monotonic() - begun:,.0f} s{exits}."
-    )
+    exits = " Exits unchanged; m2dr index fit --overwrite refits them." * bool(before.beside)
+    count = counted(len(words.rows), "words", ",")
+    say(f"Refitted {count} in {time.monotonic() - begun:,.0f} s.{exits}")
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class FitIndexReport(Report):
 
 
 def fit_index(request: FitIndexRequest) -> FitIndexReport:
-    """Fit exits on the documents of an index that is there.
+    """Fit exits on the documents of an index.
 
     With a `query_model`, exits that are there stay, and get a bridge from its queries; where
     documents have changed since, they stay too, and their words are fitted again.
@@ -220,10 +218,8 @@ def _bridge(request: FitIndexRequest, dataset: Dataset, store: Store, maps: Maps
         remove_files(folder, EXITS_FILE)
         words.write(folder)
         _write_record(replace(record, bridge=worth), folder)
-    cosine = (
-        "" if head.cosine is None else f"; cosine with its vectors, held out: {head.cosine:.3f}"
-    )
-    say(f"Bridge to {encoder.name} by {counted(len(rows), 'documents', ',')}{cosine}.")
+    cosine = "" if head.cosine is None else f"; held-out cosine {head.cosine:.3f}"
+    say(f"Fitted a bridge for {encoder.name} to {counted(len(rows), 'documents', ',')}{cosine}.")
     if worth:
         say(bridge_told(worth))
 
@@ -285,19 +281,19 @@ def _fit(
         _write(encoder.fitted, store, fit, str(dtype), folder, short)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     say(
-        f"{counted(fit.words, 'words', ',')} and exits fitted, also on "
+        f"Fitted {counted(fit.words, 'words', ',')} and exits, with "
         f"{counted(fit.spans, 'spans', ',')}, in {time.monotonic() - begun:,.0f} s; "
-        f"cosines of layers from 1 with the full model, held out: {cosines}."
+        f"cosines of layers from 1 with the full model on held-out texts: {cosines}."
     )
 
 
 def _given(path: Path | None, given: Path | None, card: ModelCard, index: IndexFolder) -> ShortFile:
-    """Return a log, and its vectors that somebody else made, by its ids or in its order."""
+    """Return a log with its imported vectors, by its ids or in its order."""
     if path is None or given is None:
         if path or given:
             raise UserError(
-                f"{path or given} was given alone; of vectors without a model --queries needs "
-                "--query-vectors, and these need it."
+                f"{path or given} was given alone; of vectors without a model --queries and "
+                "--query-vectors go together."
             )
         return NO_SHORT_TEXTS
     queries = queries_of(path)
@@ -318,7 +314,7 @@ def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, F
     """
     rows = map_files.sampled_rows(store.documents, map_files.MOST_WORD_TEXTS)
     if len(rows) < store.documents:
-        say(f"Words are fitted on {len(rows):,} of {store.documents:,} documents, evenly spread")
+        say(f"Fitting words to {len(rows):,} of {store.documents:,} documents, evenly spread")
     length, texts = store.manifest.label.document_length, texts_of(dataset, rows)
     return word_rows(texts, len(rows), length, language), _vectors_of(store, rows)
 
@@ -368,7 +364,7 @@ def _write(
 
 
 def _write_record(record: IndexExits, folder: Path) -> None:
-    """Write a record with the digests of the files that are there."""
+    """Write a record with the digests of the files."""
     written = [n for n in (EXITS, WORDS, map_files.SPANS_FILE) if (folder / n).exists()]
     files = tuple((name, sha256_of(folder / name)) for name in written)
     write_record(folder / EXITS_FILE, replace(record, files=files))

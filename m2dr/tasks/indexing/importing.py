@@ -163,7 +163,7 @@ def _fit_words(request: ImportRequest, index: IndexFolder) -> None:
 def _model_of(request: ImportRequest, source: _Source) -> tuple[Model, Float32 | None]:
     """Return the model, or what stands for it of vectors without one, and their rotation, if any.
 
-    Those count as the one layer of an encoder that nobody has; layer 0 is the words.
+    The vectors count as the only layer of an unknown encoder; layer 0 is words.
     """
     if request.model:
         return open_model(request.model), None
@@ -180,8 +180,8 @@ def _model_of(request: ImportRequest, source: _Source) -> tuple[Model, Float32 |
     kept = [neighbours_kept(vectors, dim, similarity) for vectors in (points, points @ rotation.T)]
     rotates = request.rotate == "yes" or (request.rotate == "auto" and kept[0] < READY * kept[1])
     say(
-        f"Of a document's {NEIGHBOURS} nearest others {dim} of {width} dims keep {kept[0]:.0%}, "
-        f"and {kept[1]:.0%} once rotated: {'rotated' if rotates else 'left as they are'}."
+        f"{dim} of {width} dims keep {kept[0]:.0%} of each document's {NEIGHBOURS} nearest "
+        f"neighbours, {kept[1]:.0%} after PCA rotation: {'rotated' if rotates else 'not rotated'}."
     )
     cuts_well = rotates or kept[0] >= READY * kept[1]
     cuts = tuple(Cut(1, dim) for dim in (default_dims(width) if cuts_well else (width,)))
@@ -196,7 +196,7 @@ def _model_of(request: ImportRequest, source: _Source) -> tuple[Model, Float32 |
 
 
 def neighbours_kept(vectors: Float32, dim: int, similarity: Similarity) -> float:
-    """Return the share of each vector's nearest others that prefixes have in common with all dims.
+    """Return the share of each vector's nearest neighbours that prefixes keep.
 
     >>> neighbours_kept(np.eye(3, dtype=np.float32), 3, "dot")
     1.0

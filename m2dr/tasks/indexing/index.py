@@ -106,7 +106,7 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     layers = request.layers or document_layers(card)
     has_exits = request.exits and not model.last_layer_has_exit and max(layers) == card.layers
     if request.queries and not has_exits:
-        raise UserError(f"{request.queries} is for exits of the index, and it will have none.")
+        raise UserError(f"{request.queries} is for exits, and this index will have none.")
     dims = request.dims or (card.width,)
     for layer, dim in product(layers, dims):
         card.check(Cut(layer, dim))
@@ -177,7 +177,7 @@ def sync(
 
     Args:
         request: of the corpus, a folder with a corpus.jsonl, and its model.
-        add: documents to add. One that is there with the same content is left as it is.
+        add: documents to add; those with the same id and content are skipped.
         delete: docids to delete.
         replace_same: whether documents of the same ids are replaced by those that are added.
 

@@ -212,7 +212,7 @@ def _text_problems(store: Store, corpus: CorpusRows) -> Iterator[str]:
         docid = corpus.docids[different[0]]
         yield f"Row {different[0]} of {store.folder} is not document {docid!r} as it is now."
     elif not corpus.digest.is_of(manifest):
-        yield f"The documents of {store.folder} had different fields than those of now."
+        yield f"The fields of the documents of {store.folder} have changed."
 
 
 def _compare(
@@ -232,5 +232,5 @@ def _compare(
         if cosine < LEAST_STORED_COSINE:
             yield (
                 f"The vector of document {document.id!r} in {store.folder} has cosine "
-                f"{cosine:.3f} to what the model says now; --overwrite encodes all anew."
+                f"{cosine:.3f} to its encoding now; --overwrite encodes all again."
             )

@@ -50,7 +50,7 @@ def map_locally(work: Work[Shard], numbers: Sequence[int], count: int) -> Iterat
             left = [number for number in left if work.lacks(number)]
             if len(left) == done:
                 raise UserError("Workers ended early, as when memory is short.") from None
-            say(f"Warning: a worker ended; {counted(len(left), 'shards')} are given to others.")
+            say(f"Warning: a worker ended; others take its {counted(len(left), 'shards')}.")
         else:
             return
 

@@ -46,7 +46,7 @@ class Index:
     def __init__(
         self, request: requests.SearchRequest, encoders: "QueryEncoders | None" = None
     ) -> None:
-        """Open the index of a request, and load its encoder; `open` has arguments for people.
+        """Open the index of a request, and load its encoder; `open` has simpler arguments.
 
         Args:
             request: of the cut that a search has by default.
@@ -288,7 +288,7 @@ class Index:
 
         Args:
             text: the query.
-            layer: layers that it runs through; 0 is words alone, and where nobody has the model.
+            layer: layers that it runs through; 0: words alone, as without a model.
 
         Raises:
             UserError: as `searcher` does, or no word of the query is known at layer 0.

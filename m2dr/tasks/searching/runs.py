@@ -88,7 +88,7 @@ def search(request: requests.QueriesRequest) -> Report:
 
 
 def _row(hit: Hit, explain: bool) -> tuple[dict[str, Any], list[str], str]:
-    """Return the fields of a hit, its lines, and why its text is not at hand."""
+    """Return the fields of a hit, its lines, and why its text is missing."""
     row: dict[str, Any] = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
     lines, problem = [f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}"], ""
     if hit.bm25_score is not None:

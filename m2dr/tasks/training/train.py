@@ -191,7 +191,7 @@ def train(
             say(f"  {idle}")
         if data.quality and data.quality.count < FEW:
             count = counted(data.quality.count, data.quality.unit)
-            say(f"Warning: {count} of dev pick the checkpoint, where chance decides below {FEW}.")
+            say(f"Warning: {count} of dev pick the checkpoint; below {FEW} chance decides.")
 
         def save(kept: str) -> ModelCard:
             if settings.lora_rank:
@@ -408,7 +408,7 @@ def _with_exits(setup: Setup) -> ModelCard:
 
     if settings.refits:
         # Documents are those of the last layer from now on.
-        say("Fitting exits: the full model stays as it is trained, every layer below it retrieves")
+        say("Fitting exits of the layers below the last; the full model stays as trained")
         drop_exits(encoder)
         return replace(card, cuts=fitted_cuts(card), documents="last", fit=fit("learned"))
     if encoder.fitted is None:

@@ -45,5 +45,5 @@ def test_a_log_too_large_for_float16_is_told_so(world: Given) -> None:
     Path("log.txt").write_text("open\nread\n")
     np.save("large.npy", np.full((2, WIDTH), [[1.0], [70_000.0]], np.float32))
     asked = {"queries": Path("log.txt"), "query_vectors": Path("large.npy"), "rotate": "no"}
-    with pytest.raises(UserError, match="vector of 'read' holds 70,000, .* ends at 65,504"):
+    with pytest.raises(UserError, match="vector of 'read' holds 70,000, .* is 65,504"):
         world.load(similarity="dot", **asked)
