@@ -102,7 +102,7 @@ def train(
         settings: those of `m2dr train --help`, such as variant, backbone, steps or dims.
             `loss` may also be a function of logits [..., B, N], the scores over the temperature,
             whose column b is the positive of query b, and of excluded documents [B, N] that
-            returns [...]. Its name and a digest of its code are kept, and resuming asks for it.
+            returns [...]. Its name is kept, and resuming asks for it.
 
     Returns:
         What `m2dr train` prints, with `model`, the trained encoder, `history`, the lines of its

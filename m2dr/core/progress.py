@@ -12,7 +12,6 @@ from typing import Any
 from m2dr.core.errors import UserError, counted
 
 Advance = Callable[[int], None]
-Say = Callable[[str], None]
 _BARS: list[Any] = []  # that are shown now, of tqdm
 LINE_EVERY = 10.0  # seconds between plain lines
 _RANKS = {"RANK": "0", "WORLD_SIZE": "1"}  # set by torchrun, and defaults

@@ -550,7 +550,7 @@ class MineRequest(_OfIndexes):
     )
     skip: int = option(0, "Best unjudged candidates to skip; some may be relevant.")
     margin: float = option(
-        0.95, "Maximum score of a negative, as a share of the positive's; 0: any."
+        0.95, "Maximum score of a negative, as a share of the positive's; 0: any.", most=1
     )
     queries: int = option(0, "Queries to mine, from the first on.", default="all", least=1)
     overwrite: bool = option(False, "Replace the file.")
@@ -868,9 +868,6 @@ class FiguresRequest:
     )
 
 
-GRAPHS = ("onnx", "openvino")
-
-
 @dataclass(frozen=True, repr=False)
 class ExportRequest:
     """Write a cut as a smaller model that stands alone, or as a graph.
@@ -891,7 +888,7 @@ class ExportRequest:
         read=Cut.parse,
         metavar="L4D128",
     )
-    format: str = option(
+    format: Literal["", "onnx", "openvino"] = option(
         "",
         "onnx or openvino: a graph. Default: a folder for m2dr and sentence-transformers; of layer "
         "0 a table of words.",

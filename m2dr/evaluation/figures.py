@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from m2dr.core.errors import UserError
 from m2dr.core.files import atomic_path
 from m2dr.core.records import Cut
 from m2dr.evaluation.costs import BYTES, LATENCY, Candidate, Costs, frontier, priced
@@ -327,8 +326,6 @@ def draw_tradeoff(
             at = [point.costs[price] for point in own]
             axes.plot(at, [point.quality for point in own], alpha=0.85, **strokes[grid.model])
             points += own
-    if not points:
-        raise UserError("The costs of none of these models are known.")
     best = frontier(points, (price,))[::-1]
     # The frontier is drawn level from its last cut to the highest cost.
     paid = [point.costs[price] for point in points]
@@ -372,8 +369,6 @@ def draw_training(lines: Sequence[Mapping[str, Any]], name: str) -> "Figure":
     Raises:
         UserError: there is no line.
     """
-    if not lines:
-        raise UserError(f"The log of {name} has no lines yet.")
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
 
@@ -497,18 +492,14 @@ def save(figure: "Figure", path: Path) -> Path:
     Text is kept as text, for search, copying and screen readers.
 
     Raises:
-        UserError: the suffix is another.
+        ValueError: matplotlib writes no file of that suffix.
     """
     from matplotlib import rc_context
 
     kind = path.suffix.removeprefix(".").lower()
-    if kind not in _METADATA:
-        raise UserError(
-            f"{path.name} was to be drawn as {kind or 'nothing'}; give .png, .svg or .pdf."
-        )
     stable = rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr", "pdf.fonttype": 42})
     with atomic_path(path) as unfinished, warnings.catch_warnings(), stable:
         # Letters that the font lacks, as in the name of a model, are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
-        figure.savefig(unfinished, format=kind, metadata=_METADATA[kind])
+        figure.savefig(unfinished, format=kind, metadata=_METADATA.get(kind))
     return path

@@ -158,10 +158,8 @@ def told_apart(grids: Sequence[Grid]) -> list[Grid]:
 
 
 def require_same_queries(grids: Iterable[Grid]) -> None:
-    """Raise UserError unless there are `grids` and all were measured on the same queries."""
+    """Raise UserError unless all were measured on the same queries."""
     settings = {(grid.place, grid.queries, grid.unit): grid.model for grid in grids}
-    if not settings:
-        raise UserError("No grid was given; pass the grid of at least one model.")
     if len(settings) > 1:
         listed = "; ".join(
             f"{model} on {counted(queries, unit)} of {place}"

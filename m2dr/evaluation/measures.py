@@ -1,7 +1,5 @@
 """Measures: their names, the default ones of a dataset, and their values.
 
-A measure of one's own is a function of the ranks of judged documents, and a row of FORMULAS.
-
 Shapes: Q judged queries, J judgements, A answered queries, k documents of a ranking.
 """
 
@@ -10,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, fsum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -217,13 +215,11 @@ def parse(names: Sequence[str]) -> tuple["Measure", ...]:
     """Return measures by their names, each once, in the order given.
 
     Raises:
-        UserError: there is no name, or one is unknown, incomplete or not computed here.
+        UserError: one is unknown, incomplete or not computed here.
 
     >>> parse(["nDCG@10", "MRR@10", "RR@10", "ndcg_cut_10", "recip_rank"])
     (nDCG@10, RR@10, RR)
     """
-    if not names:
-        raise UserError(f"No measure was asked for; name at least one, such as {DEFAULT[0]}.")
     return tuple(dict.fromkeys(map(_parse_one, names)))
 
 
@@ -265,8 +261,8 @@ def overall(name: str, values: Sequence[float]) -> float:
 
 def _parse_one(name: str) -> "Measure":
     import ir_measures
+    from ir_measures.measures import registry
 
-    registry = _registry()
     measure: Measure | None
     try:
         measure = ir_measures.parse_measure(name)
@@ -293,19 +289,6 @@ def _of_trec_eval(name: str) -> "Measure | None":
     except ValueError:
         return None
     return measures[0] if len(measures) == 1 else None
-
-
-def _registry() -> dict[str, "Measure"]:
-    """Return the measures of ir_measures by name, and those of FORMULAS that it lacks."""
-    from ir_measures.measures import Measure, ParamInfo, registry
-
-    param: Any = ParamInfo  # ir_measures is half typed
-    params = {"cutoff": param(dtype=int), "rel": param(dtype=int, default=1)}
-    for name in FORMULAS.keys() - registry.keys():
-        fields = {"NAME": name, "__name__": name, "SUPPORTED_PARAMS": params}
-        registry[name] = type(name, (Measure,), fields)()
-    measures: dict[str, Measure] = registry
-    return measures
 
 
 def _problem(measure: "Measure") -> str:

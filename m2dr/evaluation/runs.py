@@ -30,7 +30,7 @@ def write_run(run: Run, path: Path, tag: str = "m2dr") -> None:
         tag: the name of the system, one word.
 
     Raises:
-        UserError: an id or the tag is empty or has white space in it, or a document is repeated.
+        UserError: an id or the tag is empty or has white space in it.
     """
     _require_word(tag, "tag")
     with atomic_path(path) as unfinished, unfinished.open("wb") as raw:
@@ -93,8 +93,6 @@ def _lines(run: Run, tag: str) -> Iterator[bytes]:
     """Yield the lines of the run, query by query."""
     for query, ranking in run.rankings.items():
         _require_word(query, "query id")
-        if len(set(ranking.docids)) < len(ranking.docids):
-            raise UserError(f"A document is ranked twice for query {query}.")
         for docid in ranking.docids:
             _require_word(docid, "document id")
         rows = enumerate(zip(ranking.docids, ranking.scores, strict=True), start=1)
@@ -131,18 +129,13 @@ def reciprocal_ranks(runs: Sequence[Run], k: int = 1000, offset: float = 60.0) -
     SIGIR 2009, where the offset is 60.
 
     Args:
-        runs: two or more.
+        runs: at least one.
         k: number of documents kept per query.
         offset: 0 or more; the larger, the smaller the advantage of the first ranks.
 
     Returns:
         Every query of any run, in the order in which they first appear.
-
-    Raises:
-        UserError: there are fewer than two runs.
     """
-    if len(runs) < 2:
-        raise UserError(f"Fusing takes 2 runs at least, not {len(runs)}.")
     totals: dict[str, dict[str, float]] = {}
     for run in runs:
         for query, ranking in run.rankings.items():

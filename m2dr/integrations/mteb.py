@@ -25,8 +25,6 @@ from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.models import cuts_of, names_of, newest_model
 from m2dr.tasks.query import document_layer
 
-SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything
-
 
 class _Cache:
     """The vectors of the texts of a task at all layers of a grid; each text is encoded once.

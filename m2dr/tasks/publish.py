@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted
 from m2dr.core.files import error_summary, lock_folder
 from m2dr.core.records import (
     EXPORTED_FILE,
@@ -19,7 +19,6 @@ from m2dr.core.records import (
 )
 from m2dr.core.report import Report
 from m2dr.core.requests import (
-    GRAPHS,
     RESULTS,
     CardRequest,
     ExportRequest,
@@ -90,8 +89,6 @@ def export_model(request: ExportRequest) -> Report:
         return Report(text=text, files=(request.out,))
     if layer is None:
         raise UserError("No cut was named, by --cut L4D128 or by --layers 4.")
-    if request.format and request.format not in GRAPHS:
-        raise UserError(f"There is no format {request.format!r}. {nearest(request.format, GRAPHS)}")
     if layer == 0 and request.format:
         raise UserError(f"--format {request.format} was given, and layer 0 is words, no graph.")
     folder = Path(name)

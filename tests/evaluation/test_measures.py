@@ -13,9 +13,7 @@ from trec import Judged, World, run_of, trec_eval, worlds
 from m2dr.core.errors import UserError
 from m2dr.core.records import Judgement, Ranking, Run
 from m2dr.evaluation.measures import (
-    FORMULAS,
     Evaluator,
-    JudgedRanks,
     RowEvaluator,
     default_measures,
     drop_own,
@@ -304,20 +302,3 @@ def test_leaving_out_the_own_document_is_what_a_ranking_does(seed: int, k: int) 
         held = kept[line] >= 0
         assert tuple(f"{row:03d}" for row in kept[line][held]) == expected.docids
         assert tuple(values[line][held]) == expected.scores
-
-
-def test_a_measure_of_ones_own_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(ranks: JudgedRanks, rel: int, cutoff: int | None) -> np.ndarray:
-        return ranks.count(ranks.found(rel, cutoff)).astype(np.float64)
-
-    monkeypatch.setitem(FORMULAS, "Found", found)
-    judged = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"a": 1}, "q3": {"z": 1}}
-    run = Run({"q1": Ranking.of(["c", "a", "b"], [3, 2, 1]), "q2": Ranking.of(["b"], [1])})
-    names = ("Found@3", "Found(rel=2)@3", "RR@10")
-
-    rows = [Judgement(q, d, level) for q, levels in judged.items() for d, level in levels.items()]
-    scores = Evaluator(rows, names).scores(run).per_query
-
-    assert scores["Found@3"] == {"q1": 2, "q2": 0, "q3": 0}
-    assert scores["Found(rel=2)@3"] == {"q1": 1, "q2": 0, "q3": 0}
-    assert by_rows(run, judged, names) == scores

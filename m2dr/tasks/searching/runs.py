@@ -162,8 +162,7 @@ def fuse(request: requests.FuseRequest) -> FuseReport:
     """Fuse the runs by reciprocal ranks, and write the result when all of them are read.
 
     Raises:
-        UserError: there are fewer than two runs, or a run file cannot be read or is the one to
-            write.
+        UserError: a run file cannot be read or is the one to write.
     """
     for path in request.runs:
         refuse_same_file("--out", request.out, {"RUNS": path})

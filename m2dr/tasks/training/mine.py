@@ -58,13 +58,6 @@ def mine(request: MineRequest) -> MineReport:
         request.model or request.query_layer is not None or request.dim
     ):
         raise UserError("--model, --query-layer and --dim are of a model; leave them out of BM25.")
-    if not 0 <= request.margin <= 1:
-        raise UserError(f"--margin {request.margin:g} is no share of a score, from 0 to 1.")
-    if request.skip >= request.depth:
-        raise UserError(
-            f"--skip {request.skip} leaves no candidate of --depth {request.depth}; give a larger "
-            "--depth."
-        )
     if request.out.suffix != ".jsonl":
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")
     if request.out.is_file() and not request.overwrite:
