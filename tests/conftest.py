@@ -45,11 +45,17 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_fitted(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
-    """The tiny backbone with fitted exits: layers 0 to 4, documents of the last."""
-    folder = tmp_path_factory.mktemp("fitted")
-    model = make_model(tiny_backbone, folder / "model", similarity="cosine")
-    return make_fitted(model, folder / "tiny-fitted")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    """A model of the tiny backbone, compared by cosine."""
+    return make_model(
+        tiny_backbone, tmp_path_factory.mktemp("model") / "model", similarity="cosine"
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_fitted(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The tiny model with fitted exits: layers 0 to 4, documents of the last."""
+    return make_fitted(tiny_model, tmp_path_factory.mktemp("fitted") / "tiny-fitted")
 
 
 @pytest.fixture(scope="module", params=["fp32", "bf16"])

@@ -10,7 +10,6 @@ import pandas
 import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
-from world import make_model
 
 import m2dr
 from m2dr.api import EvaluatedGrid
@@ -26,9 +25,8 @@ FP32 = {"device": "cpu", "dtype": "fp32"}
 
 
 @pytest.fixture(scope="module")
-def model(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> m2dr.Encoder:
-    folder = make_model(tiny_backbone, tmp_path_factory.mktemp("m") / "m", similarity="cosine")
-    return m2dr.Encoder(folder, **FP32)
+def model(tiny_model: Path) -> m2dr.Encoder:
+    return m2dr.Encoder(tiny_model, **FP32)
 
 
 @pytest.fixture(scope="module")

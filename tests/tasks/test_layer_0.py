@@ -9,7 +9,6 @@ import pytest
 from commands import done, run
 from numpy.typing import NDArray
 
-import m2dr
 from m2dr.evaluation.runs import read_run
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import open_store
@@ -88,16 +87,3 @@ def test_queries_of_layer_0_rank_documents_of_any_layer_as_numpy_does(
         ranking = found[str(row)]
         places = [store.docids.index(docid) for docid in ranking.docids]
         np.testing.assert_allclose(ranking.scores, scores[places], atol=2e-6)
-
-
-def test_mteb_encodes_queries_at_layer_0(place: Path) -> None:
-    expected = WordTable.open(place / "model").embed(TEXTS).astype(float)[:, :8]
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-
-    model = m2dr.Encoder("model", layer=0, dim=8, dtype="fp32")
-
-    np.testing.assert_allclose(model.encode_queries(TEXTS), expected, atol=1e-5)
-    batches = [{"text": TEXTS}]
-    np.testing.assert_allclose(model.encode(batches, prompt_type="query"), expected, atol=1e-5)
-    documents = model.encode(batches, prompt_type="document")  # of the last layer
-    assert np.abs(documents - expected).max() > 1e-3

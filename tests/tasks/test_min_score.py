@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import done, run
-from world import WORDS, make_model
+from world import WORDS
 
 import m2dr
 from m2dr.core.errors import UserError
@@ -20,10 +20,12 @@ QUERY = "read the files"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
     place = tmp_path_factory.mktemp("scored")
-    model = str(make_model(tiny_backbone, place / "model", similarity="cosine"))
-    m2dr.Index.build(model, DOCUMENTS, name="c", folder=place / "indexes", dims=(8, 32), **FP32)
+    (place / "model").symlink_to(tiny_model)
+    m2dr.Index.build(
+        place / "model", DOCUMENTS, name="c", folder=place / "indexes", dims=(8, 32), **FP32
+    )
     return place
 
 

@@ -40,11 +40,9 @@ FP32 = {"device": "cpu", "dtype": "fp32"}
 Search = Callable[..., Searcher]
 
 
-@pytest.fixture(scope="module")
-def model(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(
-        make_model(tiny_backbone, tmp_path_factory.mktemp("b") / "model", similarity="cosine")
-    )
+@pytest.fixture
+def model(tiny_model: Path) -> str:
+    return str(tiny_model)
 
 
 @pytest.fixture
