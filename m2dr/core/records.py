@@ -231,6 +231,19 @@ class FitRecord:
     log: str = ""  # digest of these queries
 
 
+Dtype = Literal["f16", "f32", "int8"]  # of the vectors of a store
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an index was asked to be; later commands go by it unless they are told otherwise."""
+
+    language: str = ""  # of words and BM25; by default that of the texts
+    queries: tuple[str, ...] = ()  # distinct ones of a log
+    query_weight: float | None = None  # of all of these in the words; None is the default
+    store: Dtype | None = None  # number format of vectors; by default as the model's card says
+
+
 # How the token states of a text become one vector. The last three are named as in
 # sentence-transformers: maximum, sum divided by √length, mean weighted by position from 1.
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len_tokens", "weightedmean"]

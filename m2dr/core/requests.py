@@ -19,9 +19,8 @@ from m2dr.core.option import (
     share,
     size,
 )
-from m2dr.core.records import F32, Cut, Similarity
+from m2dr.core.records import F32, Cut, Dtype, Similarity
 
-Dtype = Literal["f16", "f32", "int8"]  # of the vectors of a store
 Backend = Literal["local", "ray"]
 DocumentRuntime = Literal["auto", "torch", "openvino"]
 Retriever = Literal["model", "bm25"]

@@ -3,6 +3,7 @@
 indexes/<corpus>/<model fingerprint>/
     layer-06/       a store, and its engines: index/manifest.py
     exits/          maps of queries: maps/files.py
+    asked.json      what was named once: `Asked`
     bm25.safetensors
     int8/           the graph that encoded documents in int8
     card.json, rotation.f32     of imported vectors without a model
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import lock_file, sync
-from m2dr.core.records import CARD_FILE, DIGITS, EXITS_FILE, Label
+from m2dr.core.files import lock_file, read_record, sync, write_record
+from m2dr.core.records import CARD_FILE, DIGITS, EXITS_FILE, Asked, Label
 from m2dr.index.manifest import (
     MANIFEST,
     NEW,
@@ -128,6 +129,24 @@ class IndexFolder:
     def rotation(self) -> Path:
         """File of the rotation of such vectors, [W, W] float32."""
         return self.path / "rotation.f32"
+
+    # What was asked
+
+    @property
+    def asked(self) -> Asked:
+        """What commands named until now.
+
+        Raises:
+            UserError: the record is damaged.
+        """
+        path = self.path / _ASKED
+        return read_record(path, Asked) if path.exists() else Asked()
+
+    def ask(self, asked: Asked) -> None:
+        """Keep what a command names, before it begins to work."""
+        if asked != self.asked:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_record(self.path / _ASKED, asked)
 
     # What is there
 
@@ -249,6 +268,7 @@ class IndexFolder:
 
 
 _RECORDS = (STORE, PARTIAL)
+_ASKED = "asked.json"
 
 
 def _is_finished(folder: Path) -> bool:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import folders_below, json_sha256, read_record, write_record
+from m2dr.core.records import Dtype as Dtype
 from m2dr.core.records import Label, Similarity
 from m2dr.core.requests import SHARD_ROWS
-from m2dr.core.requests import Dtype as Dtype
 
 STORE = "store.json"
 PARTIAL = "store.partial.json"

@@ -2,7 +2,6 @@
 
 indexes/<corpus>/<model fingerprint>/exits/
 states-00007.npz    pooled states of sampled documents of a shard, until the exits are fitted
-asked.json          what they will be fitted to besides, until then
 spans.safetensors   spans of documents, and queries of a log, with their vectors
 exits.safetensors   heads of the layers from 1, as in a fitted model
 words.safetensors   layer 0, and what words add to the exits
@@ -13,7 +12,6 @@ exits.json          what was fitted on what, and the digests of the files; writt
 
 import io
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -29,7 +27,6 @@ from m2dr.index.manifest import StoreManifest
 from m2dr.index.store import DIGEST_BYTES, Digests
 
 SPANS_FILE = "spans.safetensors"
-ASKED_FILE = "asked.json"
 # Documents of which exits are fitted by default. On parts of NFCorpus and SciFact layers 0 to 5 of
 # MiniLM keep .84 and .95 of the full model's nDCG@10 with 50 documents, .97 and 1.02 with 200.
 FEWEST_DOCUMENTS = 50
@@ -101,6 +98,15 @@ class Maps:
         encoded = (manifest.label.fingerprint, manifest.corpus, manifest.label.digest())
         fitted = (record.fingerprint, record.corpus, record.encoding)
         return (record, manifest) if fitted == encoded else None
+
+    @property
+    def language(self) -> str:
+        """Language of the words; empty where none are fitted.
+
+        Raises:
+            UserError: a record is damaged.
+        """
+        return self.record.fit.language if self.are_fitted else ""
 
     @property
     def digest(self) -> str:
@@ -254,27 +260,6 @@ def _state_path(folder: Path, number: int) -> Path:
     return folder / f"states-{number:05d}.npz"
 
 
-@dataclass(frozen=True)
-class FitOptions:
-    """What a fit of exits was asked to learn from, besides the documents."""
-
-    queries: tuple[str, ...] = ()  # distinct ones of a log
-    query_weight: float | None = None  # None is the default
-    language: str = ""  # of the words; by default that of the texts
-
-    @classmethod
-    def before(cls, index: IndexFolder) -> "FitOptions":
-        """Return the options of the maps of an index, fitted or begun; none of damaged ones."""
-        maps = Maps(index)
-        with suppress(UserError):
-            if maps.are_fitted:
-                fit, short = maps.record.fit, ShortFile.read(maps.folder)
-                queries = tuple(short.texts[len(short.digests) :])
-                return cls(queries, fit.query_weight, fit.language)
-            return files.read_record(maps.folder / ASKED_FILE, cls)
-        return cls()
-
-
 def forget_states(folder: Path) -> None:
     """Remove the states, which are not needed once the exits are fitted."""
-    files.remove_files(folder, "states-*", f".states-*{files.TEMPORARY_SUFFIX}", ASKED_FILE)
+    files.remove_files(folder, "states-*", f".states-*{files.TEMPORARY_SUFFIX}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import say
-from m2dr.core.records import FitRecord, Query
+from m2dr.core.records import Asked, Dtype, FitRecord, Query
 from m2dr.core.requests import refuse_weight_alone
 from m2dr.data.qrels import read_topics
 from m2dr.data.sentences import is_plain_text
@@ -35,6 +35,33 @@ def logged(fit: FitRecord, queries: Sequence[str], weight: float) -> FitRecord:
         query_weight=weight,
         log=json_sha256(queries) if queries else "",
     )
+
+
+def asked_now(
+    before: Asked,
+    log: Path | None,
+    weight: float | None,
+    language: str = "",
+    store: Dtype | None = None,
+) -> Asked:
+    """Return what an index is asked to be; what is not named now is as before.
+
+    Args:
+        before: what was asked until now.
+        log: file of queries.
+        weight: of these, or of those of before.
+        language: of the words.
+        store: number format of vectors.
+
+    Raises:
+        UserError: as `read_log`.
+    """
+    queries = before.queries
+    if log is not None or not queries:
+        queries = read_log(log, weight)
+    elif weight is None:
+        weight = before.query_weight
+    return Asked(language or before.language, queries, weight, store or before.store)
 
 
 def read_log(path: Path | None, weight: float | None) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import IMPORTED, StoreManifest
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
-from m2dr.maps.files import FitOptions
+from m2dr.maps.files import Maps
 from m2dr.tasks.models import newest_model
 
 CHANGED = "changed-corpus.jsonl"  # beside a corpus.jsonl, which it replaces once it is encoded
@@ -193,18 +193,17 @@ def open_bm25(
     index: IndexFolder,
     store: Store,
     read: Callable[[], Dataset],
-    language: str = "",
     *,
     rebuild: bool = False,
 ) -> Bm25:
     """Open BM25 of an index; rebuild it if the documents have changed.
 
+    Its language is what was asked, or else that of the present file, of the maps, or of the texts.
+
     Args:
         index: with the file.
         store: the documents, in the order of its rows.
         read: opens the dataset with the texts; called only to build.
-        language: of the stems, as `Analyzer` takes it; by default that of the present file, of the
-            exits, or of the texts.
         rebuild: whether to build it again if its file is damaged, rather than to raise.
 
     Raises:
@@ -214,7 +213,7 @@ def open_bm25(
     manifest, bm25 = store.manifest, None
     with suppress(UserError) if rebuild else nullcontext():
         bm25 = Bm25.open(index.bm25, store.docids, whole=rebuild)
-    language = language or (bm25 or FitOptions.before(index)).language
+    language = index.asked.language or (bm25.language if bm25 else Maps(index).language)
     digest = json_sha256([manifest.docids, manifest.texts])
     if bm25 is None or (bm25.digest, bm25.language) != (digest, language):
         dataset = read()

@@ -342,14 +342,14 @@ def test_words_of_documents_that_came_are_found_without_a_model(
         index.search("quagga", layer=2)
     stopped = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patch:
-        patch.setattr("m2dr.tasks.indexing.fit_index.words_towards", stopped)
+        patch.setattr("m2dr.tasks.indexing.steps.words_towards", stopped)
         with pytest.raises(KeyboardInterrupt):
             index.add([{"id": "last", "text": "an okapi"}])
     again = m2dr.Index.open(tmp_path / "c", model=model.name, root=tmp_path)
     with pytest.warns(UserWarning, match="fitted before its documents changed"):
         again.search("okapi", layer=0)
     with monkeypatch.context() as patch:  # between the words and their record
-        patch.setattr("m2dr.tasks.indexing.fit_index._write_record", stopped)
+        patch.setattr("m2dr.tasks.indexing.steps._write_record", stopped)
         with pytest.raises(KeyboardInterrupt):
             again.delete("d0")
     with pytest.raises(UserError, match="not the file that was written"):

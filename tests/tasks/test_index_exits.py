@@ -29,8 +29,7 @@ from m2dr.maps.log import QUERY_WEIGHT
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.evaluating.evaluate import evaluate
-from m2dr.tasks.indexing import fit_index as fit_index_module
-from m2dr.tasks.indexing import index as index_module
+from m2dr.tasks.indexing import steps
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.query import open_queries, plan_query
@@ -241,7 +240,7 @@ def outdate(request: IndexRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = Path(request.corpus) / "corpus.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[50:]))
     with monkeypatch.context() as patch:
-        patch.setattr(index_module, "refit_words", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(steps, "_refit_words", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             index_corpus(request)
     return path
@@ -398,7 +397,7 @@ def test_exits_are_fitted_as_was_asked_before_where_nothing_is_named(
     index_corpus(whole)
     expected = {path.name: path.read_bytes() for path in folder_of(whole).iterdir()}
     with monkeypatch.context() as patch:
-        patch.setattr(fit_index_module, "fit_exits", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(steps, "fit_exits", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             index_corpus(broken)
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from m2dr.core.requests import EvaluateRequest, FitIndexRequest, IndexRequest, of_queries
+from m2dr.core.requests import EvaluateRequest, IndexRequest
 from m2dr.data.dataset import Dataset
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import Store
 from m2dr.maps.files import FEWEST_DOCUMENTS, Maps
 from m2dr.model.checkpoint import open_model
-from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import encode_corpus
+from m2dr.tasks.indexing.steps import fit_lacking
 from m2dr.tasks.models import with_lengths_of_index
 from m2dr.tasks.query import QueryPlan, plan_layers
 
@@ -77,7 +77,7 @@ def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) ->
         Stores by layer; with fitted exits also that of the last layer.
 
     Raises:
-        UserError: as `encode_corpus` and `fit_index` do.
+        UserError: as `encode_corpus` and `fit_lacking` do.
     """
     model = next(iter(plans.by_layer.values())).model
     layers = {plan.document_layer for plan in plans.by_layer.values()}
@@ -87,8 +87,6 @@ def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) ->
         device=request.device, dtype=request.dtype, query_length=request.query_length,
         document_length=request.document_length,
     )  # fmt: skip
-    stores = dict(zip(sources, encode_corpus(index, model, sources), strict=True))
-    if plans.has_exits and plans.maps is None:
-        fit = FitIndexRequest(corpus, model.name, root=request.root, device=request.device)
-        fit_index(replace(fit, dtype=of_queries(request.dtype)))
-    return stores
+    target = encode_corpus(index, model, sources)
+    fit_lacking(replace(target, fits=plans.has_exits))
+    return dict(zip(sources, target.stores, strict=True))

@@ -42,8 +42,8 @@ from m2dr.index.store import (
     text_digests,
 )
 from m2dr.maps import files as map_files
-from m2dr.maps.files import ASKED_FILE, FitOptions, Maps
-from m2dr.maps.log import read_log
+from m2dr.maps.files import Maps
+from m2dr.maps.log import asked_now, read_log
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.embed import embed_tokens, embed_tokens_and_states
@@ -85,6 +85,23 @@ class EncodingJob:
     keeps_states: bool = False  # of some documents, to which maps are fitted
     runtime: str = "torch"  # what multiplies: torch, openvino, or auto until it is chosen
     copies: bool = False  # whether unchanged vectors are copied from the stores of the index
+
+    @classmethod
+    def of_store(
+        cls,
+        store: Store,
+        index: IndexFolder,
+        model: Model,
+        corpus: str,
+        device: str,
+        dtype: str,
+    ) -> "EncodingJob":
+        """Return the job that would make a store, to which maps are fitted."""
+        manifest = store.manifest
+        return cls(
+            corpus, store.documents, model.with_lengths_of(manifest.label), index, device, dtype,
+            ((store.folder, manifest.plan),), True, manifest.runtime,
+        )  # fmt: skip
 
     @property
     def shard_rows(self) -> int:
@@ -274,7 +291,6 @@ def encode_stores(
     request: IndexRequest,
     model: Model,
     layers: Sequence[int],
-    exits: bool = False,
     changed: Path | None = None,
 ) -> tuple[EncodingJob, Dataset, list[Store]]:
     """Return a finished store per layer, from one pass over the missing documents.
@@ -285,7 +301,6 @@ def encode_stores(
         request: of the corpus; its layers are not read.
         model: that was opened.
         layers: to encode.
-        exits: whether to keep the states that a fit of exits reads.
         changed: file of the documents that the corpus will have.
 
     Returns:
@@ -309,13 +324,17 @@ def encode_stores(
     else:
         corpus = f"{dataset.name}={changed}"
         dataset = open_corpus(corpus)
+    asked = asked_now(
+        index.asked, request.queries, request.query_weight, request.language, request.store
+    )
     label = model.label(absolute(request.corpus))
-    form = request.store or ("f32" if card.exits == "model" else "f16")
+    form = asked.store or ("f32" if card.exits == "model" else "f16")
     plan = StorePlan(dataset.name, 0, card.width, label, form)
     plans = {index.layer(layer): replace(plan, layer=layer) for layer in sorted(set(layers))}
     stores = tuple(_as_begun(request, plans))
-    maps = Maps(index) if max(layers) == card.layers > 0 else None
-    if exits and maps and maps.exist and not request.overwrite:
+    maps, exits = Maps(index), request.exits and max(layers) == card.layers > 0
+    exits = exits and changed is None and not model.last_layer_has_exit
+    if exits and maps.exist and not request.overwrite:
         refuse_other_fit(maps, request, request.language)
     if exits and dataset.document_count < map_files.FEWEST_DOCUMENTS:
         exits = False
@@ -326,15 +345,14 @@ def encode_stores(
         if not index.is_begun:
             say(f"{told}.")
     count, device, dtype = dataset.document_count, request.device, of_queries(request.dtype)
-    job = EncodingJob(
-        corpus, count, model, index, device, dtype, stores, bool(maps and exits), request.runtime
-    )
+    job = EncodingJob(corpus, count, model, index, device, dtype, stores, exits, request.runtime)
     rows = CorpusRows.of(dataset) if index.is_begun and not request.overwrite else None
     with index.lock():
         index.end_sync()
+        index.ask(asked)
         if request.overwrite:
             if max(layers) == card.layers:
-                Maps(index).drop()
+                maps.drop()
             for path, _ in stores:
                 clear_store(path)
             if not any(index.record(each).runtime.startswith(INT8) for each in index.layers):
@@ -346,7 +364,6 @@ def encode_stores(
             _sync(replace(job, keeps_states=False), dataset, rows, request.workers, request.backend)
         shutil.rmtree(index.new.path, ignore_errors=True)  # the corpus is what it was
         job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
-        _note_asked(request, job, stores[-1][0])
         _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
 
@@ -360,28 +377,6 @@ def _as_begun(request: IndexRequest, plans: Mapping[Path, StorePlan]) -> Iterato
     for path, plan in plans.items():
         dtype = request.store or kept.get(path, plan).dtype
         yield path, replace(plan, shard_rows=rows, dtype=dtype)
-
-
-def _note_asked(request: IndexRequest, job: EncodingJob, store: Path) -> None:
-    """Write what exits of a store that is not finished are asked for, which a resume goes by."""
-    if job.keeps_states and not (store / STORE).exists():
-        asked = asked_of(request, request.language, FitOptions.before(job.index))
-        job.index.exits.mkdir(parents=True, exist_ok=True)
-        write_record(job.index.exits / ASKED_FILE, asked)
-
-
-def asked_of(log: QueryLog, language: str, before: FitOptions) -> FitOptions:
-    """Return what a fit is asked; what was not named is as before.
-
-    Raises:
-        UserError: as `read_log`.
-    """
-    queries, weight = before.queries, log.query_weight
-    if log.queries is not None or not queries:
-        queries = read_log(log.queries, weight)
-    elif weight is None:
-        weight = before.query_weight
-    return FitOptions(queries, weight, language or before.language)
 
 
 def refuse_other_fit(maps: Maps, log: QueryLog, language: str = "") -> None:
@@ -455,7 +450,7 @@ def _sync(job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, back
     """Replace the stores of all layers, and their indexes, by those of the changed corpus.
 
     They are written to a folder beside, with the vectors of texts that are the same, and swapped
-    in by one rename. Exits are unchanged; `refit_words` follows.
+    in by one rename. Exits are unchanged; words follow.
     """
     index, new, before = job.index, job.index.new, job.index.stores()
     if any(store.manifest.runtime == IMPORTED for store in before):

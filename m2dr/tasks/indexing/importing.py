@@ -13,22 +13,22 @@ from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
 from m2dr.core.records import GIVEN, Cut, ModelCard, Similarity, default_dims
 from m2dr.core.report import Report, timed
-from m2dr.core.requests import SHARD_ROWS, FitIndexRequest, ImportRequest, refuse_weight_alone
+from m2dr.core.requests import SHARD_ROWS, ImportRequest, refuse_weight_alone
 from m2dr.data.dataset import Dataset
 from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors
 from m2dr.index import manifest
 from m2dr.index.engines import check_engine
-from m2dr.index.faiss import build_index
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.folder import IndexFolder
 from m2dr.index.store import begin_store, clear_store, remove_leftovers, text_digests
 from m2dr.index.vectors import prefixes
 from m2dr.maps.files import Maps, sampled_rows
+from m2dr.maps.log import asked_now
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
 from m2dr.model.embed import embed_texts
-from m2dr.tasks.corpus import CorpusRows, absolute, open_bm25, open_corpus
+from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus
 from m2dr.tasks.vectors import vectors_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
@@ -97,11 +97,16 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     """
     if request.model and (log := request.queries or request.query_vectors):
         raise UserError(f"{log} is for words; of a model m2dr index fit --queries fits them.")
+    # Loads torch, which a search does without.
+    from m2dr.tasks.indexing.encode import EncodingJob, refuse_other_fit
+    from m2dr.tasks.indexing.steps import Target, check_given, reach
+
     refuse_weight_alone(request.queries, request.query_weight)
     source = _Source.of(request)
     vectors, dataset = source.vectors, source.dataset
     model, rotation = _model_of(request, source)
     card = model.card
+    check_given(model, request.queries, request.query_vectors)
     layer = card.layers if request.layer is None else request.layer
     card.check(Cut(layer, 1))
     if vectors.width > card.width:
@@ -131,30 +136,14 @@ def import_vectors(request: ImportRequest) -> ImportReport:
             raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
         else:
             remove_leftovers(folder)  # of an import that was killed as its store was finished
-    store = index.store(layer)
-    if dataset:
-        open_bm25(index, store, lambda: dataset, rebuild=True)
-    if not request.model:
-        _fit_words(request, index)
-    indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
-    return ImportReport(folder, store.documents, store.width, sampled, files=indexes)
-
-
-def _fit_words(request: ImportRequest, index: IndexFolder) -> None:
-    """Fit words to the vectors of an index, unless there are some, of the same queries."""
-    # Loads torch, which a search does without.
-    from m2dr.tasks.indexing.encode import refuse_other_fit
-    from m2dr.tasks.indexing.fit_index import fit_index
-
-    if Maps(index).are_fitted:
-        refuse_other_fit(Maps(index), request)
-        return
-    fit_index(
-        FitIndexRequest(
-            request.corpus, str(index), root=request.root, queries=request.queries,
-            query_weight=request.query_weight, query_vectors=request.query_vectors,
-        )
-    )  # fmt: skip
+        if Maps(index).are_fitted:
+            refuse_other_fit(Maps(index), request)
+        index.ask(asked_now(index.asked, request.queries, request.query_weight))
+    store, engines = index.store(layer), [(dim, request.engine, "") for dim in dims]
+    job = EncodingJob.of_store(store, index, model, request.corpus, request.device, request.dtype)
+    given, fits = (request.queries, request.query_vectors), not request.model
+    files = reach(Target(job, dataset, [store], fits, given=given, engines=engines))
+    return ImportReport(folder, store.documents, store.width, sampled, files=files)
 
 
 # Vectors without a model

@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -18,11 +17,9 @@ from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
 from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import CORPUS_FILE
 from m2dr.index.engines import check_engine
-from m2dr.index.faiss import build_index
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.milvus import PushResult, Server, check_milvus_engine, push
-from m2dr.index.store import Store
 from m2dr.maps.log import read_log
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.graphs import require_runtime
@@ -32,11 +29,10 @@ from m2dr.tasks.corpus import (
     document_line,
     model_for,
     named,
-    open_bm25,
     open_corpus,
 )
-from m2dr.tasks.indexing.encode import encode_stores
-from m2dr.tasks.indexing.fit_index import fit_encoded, refit_words
+from m2dr.tasks.indexing.encode import EncodingJob, encode_stores
+from m2dr.tasks.indexing.steps import Target, reach
 from m2dr.tasks.models import document_layers, newest_model
 
 # Encoding and building
@@ -63,20 +59,10 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     """Encode the documents that are missing or have changed, and build the missing indexes."""
     refuse_both(request.resume, request.overwrite)
     model, layers, dims = check_index_request(request)
-    ways = _ways(request)
-    stores = encode_corpus(request, model, layers)
-    read = partial(open_corpus, request.corpus)
-    name, fingerprint = stores[-1].manifest.corpus, model.card.fingerprint
-    index = IndexFolder.of(request.root, name, fingerprint)
-    open_bm25(index, stores[-1], read, request.language, rebuild=True)
-    jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
-    with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
-        folders = tuple(
-            build_index(
-                store, dim, engine, progress=advance, factory=factory, workers=request.graph_threads
-            )
-            for store, dim, (engine, factory) in jobs
-        )
+    target = encode_corpus(request, model, layers)
+    ways = [(dim, *way) for dim in sorted(set(dims)) for way in _ways(request)]
+    folders = reach(replace(target, engines=ways, threads=request.graph_threads))
+    stores = target.stores
     files = {path for store in stores for path in store.folder.glob("vectors-*")}
     files |= {path for folder in folders for path in folder.iterdir()}
     size = sum(path.stat().st_size for path in files)
@@ -131,24 +117,15 @@ def _ways(request: IndexRequest) -> list[tuple[str, str]]:
     return [*ways, ("", request.factory)] if request.factory else ways
 
 
-def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) -> list[Store]:
-    """Return a finished store per layer, as `encode_stores`; fit exits on the last if asked."""
-    fits_exits = request.exits and not model.last_layer_has_exit
-    job, dataset, stores = encode_stores(request, model, layers, fits_exits)
-    if job.keeps_states:
-        fit_encoded(
-            replace(
-                job,
-                runtime=stores[-1].manifest.runtime,
-                stores=((stores[-1].folder, stores[-1].manifest.plan),),
-            ),
-            dataset,
-            stores[-1],
-            request.language,
-            request,
+def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) -> Target:
+    """Return the target of a request without engines; its stores are finished, one per layer."""
+    job, dataset, stores = encode_stores(request, model, layers)
+    fits = job.keeps_states and any(job.index.exits.glob("states-*"))
+    if stores[-1].layer == model.card.layers:
+        job = EncodingJob.of_store(
+            stores[-1], job.index, job.model, job.corpus, job.device, job.dtype
         )
-    refit_words(job.index, dataset)
-    return stores
+    return Target(job, dataset, stores, fits)
 
 
 # Changing documents
@@ -226,12 +203,10 @@ def _change(
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
         shutil.copymode(path, temporary)
     index = IndexFolder.of(request.root, name, model.card.fingerprint)
-    _, _, stores = encode_stores(request, model, index.layers, changed=changed)
+    job, _, stores = encode_stores(request, model, index.layers, changed)
     changed.replace(path)
     sync_folder(path.parent)
-    for store in stores[-1:]:
-        open_bm25(index, store, partial(open_corpus, request.corpus), rebuild=True)
-        refit_words(index, open_corpus(request.corpus))
+    reach(Target(job, open_corpus(request.corpus), stores))
     return ChangeReport(
         count + len(new), len(new) + len(replaced), len(gone) + sum(replaced.values())
     )

@@ -112,9 +112,9 @@ def test_more_held_out_documents_than_are_searched_for_are_spread_evenly(
 ) -> None:
     searcher = search()
     measured: list[list[str]] = []
-    monkeypatch.setattr("m2dr.tasks.indexing.fit_index.MOST_SPANS", 3)
+    monkeypatch.setattr("m2dr.tasks.indexing.steps.MOST_SPANS", 3)
     monkeypatch.setattr(
-        "m2dr.tasks.indexing.fit_index.measure_bridge",
+        "m2dr.tasks.indexing.steps.measure_bridge",
         lambda *given: measured.append(given[2]) or measure_bridge(*given),
     )
 
