@@ -165,7 +165,9 @@ def test_a_finished_store_is_not_encoded_again(ask: Asked, encoded: list[int]) -
     index_corpus(ask(store="f32", overwrite=True))
     index_corpus(ask())
     assert store_of(ask()).manifest.dtype == "f32"
-    index_corpus(ask(overwrite=True))
+    index_corpus(ask(overwrite=True))  # what was named once holds
+    assert store_of(ask()).manifest.dtype == "f32"
+    index_corpus(ask(store="f16", overwrite=True))
     assert store_of(ask()).manifest.dtype == "f16"
 
 

@@ -349,7 +349,6 @@ def encode_stores(
     rows = CorpusRows.of(dataset) if index.is_begun and not request.overwrite else None
     with index.lock():
         index.end_sync()
-        index.ask(asked)
         if request.overwrite:
             if max(layers) == card.layers:
                 maps.drop()
@@ -360,6 +359,7 @@ def encode_stores(
             rows = CorpusRows.of(dataset) if index.is_begun else None
         for path, plan in stores:
             _refuse_other(path, plan, request.dtype)
+        index.ask(asked)
         if rows and not all(rows.digest.is_of(store.manifest) for store in index.stores()):
             _sync(replace(job, keeps_states=False), dataset, rows, request.workers, request.backend)
         shutil.rmtree(index.new.path, ignore_errors=True)  # the corpus is what it was
