@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from m2dr.core import VERSION
+
 if TYPE_CHECKING:
     from m2dr.api import Encoder, Index, Interrupted, UserError, evaluate, fit, open_index, train
 
@@ -13,7 +15,7 @@ __all__ = [
     "index_import", "index_list", "index_push", "index_verify", "mine", "open_index", "pick",
     "pretrain", "push", "train",
 ]  # fmt: skip
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> object:

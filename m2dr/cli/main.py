@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from m2dr import __version__
 from m2dr.cli.options import OnceCommand
+from m2dr.core import VERSION
 from m2dr.core.errors import Interrupted, UserError, nearest, sentence_of
 from m2dr.core.option import option_of
 from m2dr.core.progress import is_main_process, printable, say
@@ -131,7 +131,7 @@ def _show_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     from m2dr.evaluation.grid import package_versions
     from m2dr.model.devices import device_names
 
-    echo(f"m2dr {__version__}")
+    echo(f"m2dr {VERSION}")
     for name, version in package_versions().items():
         echo(f"{name} {version}")
     for line in device_names():

@@ -663,6 +663,7 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
     out: Path = _out()
     runtime: DocumentRuntime = document_runtime_option()
     _: KW_ONLY
+    command: str = ""  # of the shell that asked, which results keep
     query_vectors: Path | None = option(
         None,
         "Query vectors from the model that made the documents' vectors, by id or in order: the "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from m2dr.core.arrays import Bools, Float32, Float64, Int64
+from m2dr.core.arrays import Bools, Float64, Int64
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say
 from m2dr.core.records import Judgement, Run
@@ -441,25 +441,6 @@ class RowEvaluator(Evaluator):
             run: returns the same rankings by document id; called only if a provider needs them.
         """
         return self._computed(self.judged_rows.ranked(found, self._answered), run)
-
-
-def drop_own(found: Int64, scores: Float32, own: Sequence[int], k: int) -> tuple[Int64, Float32]:
-    """Drop each query's own document from its ranking, and keep at most `k` others.
-
-    Args:
-        found: [A, at most k + 1] rows, best first.
-        scores: of the same shape.
-        own: [A], the row to drop; -1 for none.
-        k: number of documents to keep.
-
-    Returns:
-        Rows and scores, [A, at most k]; -1 and minus infinity after the end of a ranking.
-    """
-    kept = found != np.asarray(own, np.int64)[:, None]
-    order = np.argsort(~kept, axis=1, kind="stable")[:, :k]  # dropped ones go to the end
-    stays = np.take_along_axis(kept, order, axis=1)
-    rows = np.where(stays, np.take_along_axis(found, order, axis=1), -1)
-    return rows, np.where(stays, np.take_along_axis(scores, order, axis=1), -np.inf)
 
 
 @dataclass(frozen=True, eq=False)

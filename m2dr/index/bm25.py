@@ -14,22 +14,22 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice, repeat
-from math import isnan
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from m2dr.core.analyzer import Analyzer, language_of
-from m2dr.core.arrays import Array, Bools, Floats
+from m2dr.core.arrays import Array, Bools
 from m2dr.core.errors import UserError
 from m2dr.core.files import HASHED_BYTES, write_bytes
-from m2dr.core.records import Document, Ranking, Run
+from m2dr.core.records import Document, Ranking
 from m2dr.index.docids import Docids, encode_docids
-from m2dr.index.searchable import Rows, Scores, Searchable
-from m2dr.index.vectors import answerable, check_depth
+from m2dr.index.hits import Hits
+from m2dr.index.searchable import Rows, Scores
+from m2dr.index.vectors import check_depth
 
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
 _DTYPES = {"words": np.uint8, "starts": np.int64, "rows": np.int32, "weights": np.float32}
@@ -213,6 +213,60 @@ class Bm25:
         rows, scores = contenders(rows, scores[rows], k + (drop is not None))
         return Ranking.of(self.docids.take(rows), scores, k, drop)
 
+    def blend(
+        self,
+        many: Sequence[Hits],
+        texts: Sequence[str],
+        weight: float,
+        k: int,
+        own: Rows,
+        unfit: Bools | None = None,
+        *,
+        with_parts: bool = False,
+    ) -> list[Hits]:
+        """Add BM25 to rankings of the same queries by vectors: [Q, n] become [Q, at most k].
+
+        Scores are those of `blended`, and ties break by docid descending.
+
+        Args:
+            many: rankings without the documents of `own`.
+            texts: Q queries.
+            weight: of BM25, 0 to 1.
+            k: documents per query.
+            own: row of a document of each query to leave out, [Q]; -1 for none.
+            unfit: which documents are not found, [documents]; None: all are.
+            with_parts: whether both scores of each document, and the scale, are kept.
+        """
+        shape = len(texts), min(k, len(self.docids))
+        made = []
+        for _ in many:
+            hits = Hits(np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64))
+            if with_parts:
+                parts, scale = np.empty((*shape, 2), np.float32), np.empty((shape[0], 3))
+                hits = replace(hits, parts=parts, scale=scale)
+            made.append(hits)
+        for number, text in enumerate(texts):
+            words = self.scores(text)
+            if unfit is not None:
+                words[unfit] = 0
+            if own[number] >= 0:
+                words[own[number]] = 0
+            for hits, blend in zip(many, made, strict=True):
+                is_hit = hits.rows[number] >= 0
+                scores, rows = hits.scores[number, is_hit], hits.rows[number, is_hit]
+                best, totals, factors = blended(words, scores, rows, weight, k)
+                order = np.lexsort((-self.docids.places(best), -totals))[:k]
+                best = best[order]
+                blend.scores[number, : len(best)] = totals[order]
+                blend.rows[number, : len(best)] = best
+                if blend.parts is not None and blend.scale is not None:
+                    by_vectors = np.full_like(words, np.nan)
+                    by_vectors[rows] = scores
+                    both = np.stack([by_vectors[best], words[best]], axis=1)
+                    blend.parts[number, : len(best)] = both
+                    blend.scale[number] = factors
+        return made
+
 
 def _digest_of(tensors: Mapping[str, Array], *about: str) -> str:
     """Return the sha256 of all that a file holds."""
@@ -281,58 +335,3 @@ def blended(
     candidates = np.flatnonzero(is_candidate)
     scale = (factor, weight / float(best), -factor * float(low))
     return *contenders(candidates, total[candidates], k), scale
-
-
-@dataclass(frozen=True, eq=False)
-class Hybrid:
-    """Documents that are ranked by their vectors and by BM25.
-
-    Attributes:
-        vectors: the index of the vectors, perhaps of the documents alone that fit a filter.
-        bm25: of all documents.
-        weight: of BM25, 0 to 1.
-        unfit: which documents do not fit the filter, [documents]; None where there is no filter.
-    """
-
-    vectors: Searchable
-    bm25: Bm25
-    weight: float
-    unfit: Bools | None = None
-
-    def ranked(
-        self,
-        query_ids: Sequence[str],
-        queries: Floats,
-        k: int,
-        drop: Mapping[str, str] | None = None,
-        texts: Sequence[str] = (),
-    ) -> Run:
-        """Rank as `Searchable.ranked`, by the sum of `blended`; rankings have both scores."""
-        check_depth(k)
-        documents, drop, all_docids = self.vectors, (drop or {}), self.bm25.docids
-        rows_of = all_docids.find(drop.values()) if drop else {}
-        rankings = dict[str, Ranking]()
-        depth = min(max(k, HYBRID_DEPTH) + bool(drop), documents.deepest)
-        hits = zip(*documents.search(queries, depth), strict=True) if depth else repeat(_NONE)
-        has_vector = answerable(queries, documents.dim)
-        for name, text, has, (scores, rows) in zip(
-            query_ids, texts, has_vector, hits, strict=False
-        ):
-            words, dropped = self.bm25.scores(text), rows_of.get(drop.get(name, ""), -1)
-            if self.unfit is not None:
-                words[self.unfit] = 0
-            if dropped >= 0:
-                words[dropped] = 0
-            is_hit = (rows >= 0) & (rows != dropped) & has
-            scores, rows = scores[is_hit], rows[is_hit]
-            best, totals, scale = blended(words, scores, rows, self.weight, k)
-            docids = all_docids.take(best)
-            ranking = Ranking.of(docids, totals, k)
-            by_vectors = np.full_like(words, np.nan)
-            by_vectors[rows] = scores
-            pairs = zip(by_vectors[best].tolist(), words[best].tolist(), strict=True)
-            parts_of = dict(zip(docids, pairs, strict=True))
-            parts = [parts_of[docid] for docid in ranking.docids]
-            parts = [(None if isnan(by_vector) else by_vector, word) for by_vector, word in parts]
-            rankings[name] = replace(ranking, parts=tuple(parts), scale=scale)
-        return Run(rankings)

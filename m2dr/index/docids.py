@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import overload
 
@@ -63,8 +64,9 @@ class Docids(Sequence[str]):
         lines = enumerate(self.data.split(b"\n"))
         return {wanted[line]: row for row, line in lines if line and line in wanted}
 
+    @cached_property
     def ranks(self) -> Int64:
-        """Return the rank of each row's docid among the sorted docids, [documents].
+        """The rank of each row's docid among the sorted docids, [documents].
 
         Among documents of equal score the higher rank comes first.
         """
@@ -72,6 +74,14 @@ class Docids(Sequence[str]):
         ranks = np.empty(len(self), np.int64)
         ranks[order] = np.arange(len(self))
         return ranks
+
+    def places(self, rows: Int64) -> Int64:
+        """Return numbers that sort rows [n] as their docids sort."""
+        if "ranks" in self.__dict__:  # else those of a few rows cost less
+            return self.ranks[rows]
+        names = np.array(self.take(rows), object)
+        places: Int64 = np.unique(names, return_inverse=True)[1]
+        return places
 
     def repeated(self) -> tuple[int, int] | None:
         """Return two rows with the same docid; None where every docid comes once."""

@@ -28,8 +28,9 @@ from m2dr.core.files import HASHED_BYTES
 from m2dr.core.records import F32, Run, Similarity
 from m2dr.index.docids import Docids
 from m2dr.index.filters import Filter
+from m2dr.index.hits import Hits
 from m2dr.index.library import load_faiss
-from m2dr.index.searchable import Rows, Scores, Searchable, hits_of, run_of
+from m2dr.index.searchable import Rows, Scores, Searchable
 from m2dr.index.store import Store
 from m2dr.index.vectors import answerable, check_depth, check_queries, prefixes
 
@@ -288,13 +289,12 @@ def prefix_runs(
     """
     check_depth(k)
     drop = drop or {}
-    places = docids.ranks()
     k_read = k + bool(drop)
-    [ranked] = grid_top_k([queries], documents, dims, k_read, similarity, places=places)
+    [ranked] = grid_top_k([queries], documents, dims, k_read, similarity, places=docids.ranks)
     runs = {}
     for (dim, _), (scores, rows) in ranked.items():
         rows[~answerable(queries, dim)] = -1
-        runs[dim] = run_of(query_ids, hits_of(docids, zip(scores, rows, strict=True)), k, drop)
+        runs[dim] = Hits(scores, rows).run(query_ids, docids, k, drop)
     return runs
 
 

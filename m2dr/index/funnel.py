@@ -6,7 +6,6 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -162,7 +161,7 @@ class FunnelIndex(Searchable):
         shortlists = np.full((len(queries), keep), -1, np.int64)
         hits = deepened(look, queries, keep, self.documents) if keep else []
         for number, (rows, scores) in enumerate(hits):
-            best = np.lexsort((-self._places[rows], -scores))[:keep]
+            best = np.lexsort((-self.docids.ranks[rows], -scores))[:keep]
             shortlists[number, : len(best)] = rows[best]
         return shortlists
 
@@ -181,7 +180,7 @@ class FunnelIndex(Searchable):
             squares += np.einsum("qmd,qmd->qm", left, left)
             scores = self._scores(products, squares, queries[:, :dim])
             scores[rows < 0] = -np.inf
-            order = np.lexsort((-self._places[rows], -scores), axis=1)[:, :keep]
+            order = np.lexsort((-self.docids.ranks[rows], -scores), axis=1)[:, :keep]
             products = np.take_along_axis(products, order, axis=1)
             squares = np.take_along_axis(squares, order, axis=1)
             scores = np.take_along_axis(scores, order, axis=1)
@@ -195,8 +194,3 @@ class FunnelIndex(Searchable):
             lengths = np.linalg.norm(queries.astype(np.float64), axis=1)[:, None] * np.sqrt(squares)
             products = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
         return products.astype(np.float32) + np.float32(0)  # -0 would rank below 0
-
-    @cached_property
-    def _places(self) -> Rows:
-        """Rank of each row's docid among documents of equal score, [documents]."""
-        return self.store.docids.ranks()

@@ -26,7 +26,7 @@ from m2dr.core.files import parse_record, record_table
 from m2dr.core.records import DIGITS, Cut, Label
 from m2dr.index.filters import FIELDS, Filter, field_kinds, field_types
 from m2dr.index.manifest import STORE, StoreManifest
-from m2dr.index.searchable import Hits, Rows, Scores, Searchable
+from m2dr.index.searchable import Named, Rows, Scores, Searchable
 from m2dr.index.store import Store
 from m2dr.index.vectors import check_depth, check_queries, prefixes
 
@@ -246,7 +246,7 @@ class MilvusCollection(Searchable):
             rows[number, : len(own)] = [row for _, row, _ in own]
         return scores, rows
 
-    def _hits(self, queries: Floats, k: int) -> Iterable[Hits]:
+    def _hits(self, queries: Floats, k: int) -> Iterable[Named]:
         for hits in self._ask(queries, k):
             yield [docid for *_, docid in hits], np.array([hit[0] for hit in hits], np.float32)
 

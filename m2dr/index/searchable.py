@@ -2,8 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from m2dr.core.arrays import Float32, Floats, Int64
@@ -16,73 +15,10 @@ from m2dr.index.vectors import answerable, check_depth, check_queries
 Scores = Float32
 Rows = Int64
 Found = TypeVar("Found")
-Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
+Named = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
 
 _NONE = Ranking((), ())
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
-
-
-class Ranker(Protocol):
-    """Ranks documents: a Searchable, or a wrapper that changes queries or scores."""
-
-    def ranked(
-        self,
-        query_ids: Sequence[str],
-        queries: Floats,
-        k: int,
-        drop: Mapping[str, str] | None = None,
-        texts: Sequence[str] = (),
-    ) -> Run:
-        """Rank the best `k` documents of each query."""
-
-
-@dataclass(frozen=True, eq=False)
-class Mixed:
-    """Documents that are ranked by other vectors of the queries.
-
-    Attributes:
-        documents: that are ranked.
-        vectors: of queries, from their vectors [Q, W] and texts.
-    """
-
-    documents: Ranker
-    vectors: Callable[[Floats, Sequence[str]], Floats]
-
-    def ranked(
-        self,
-        query_ids: Sequence[str],
-        queries: Floats,
-        k: int,
-        drop: Mapping[str, str] | None = None,
-        texts: Sequence[str] = (),
-    ) -> Run:
-        """Rank as `documents` does."""
-        return self.documents.ranked(query_ids, self.vectors(queries, texts), k, drop, texts)
-
-
-@dataclass(frozen=True, eq=False)
-class AtLeast:
-    """Documents of which only those of a score are found.
-
-    Attributes:
-        documents: that are ranked.
-        score: the least.
-    """
-
-    documents: Ranker
-    score: float
-
-    def ranked(
-        self,
-        query_ids: Sequence[str],
-        queries: Floats,
-        k: int,
-        drop: Mapping[str, str] | None = None,
-        texts: Sequence[str] = (),
-    ) -> Run:
-        """Rank as `documents` does, down to the score."""
-        run = self.documents.ranked(query_ids, queries, k, drop, texts)
-        return Run({name: each.down_to(self.score) for name, each in run.rankings.items()})
 
 
 class Manifest(Protocol):
@@ -191,7 +127,6 @@ class Searchable(ABC):
         queries: Floats,
         k: int,
         drop: Mapping[str, str] | None = None,
-        texts: Sequence[str] = (),  # noqa: ARG002  # which `Hybrid` reads
     ) -> Run:
         """Rank the best `k` documents of each query: score descending, then docid descending.
 
@@ -200,7 +135,6 @@ class Searchable(ABC):
             queries: [Q, at least dim], not normalised; one of zeros finds nothing.
             k: documents per query.
             drop: per query id, a docid to leave out, such as the query's own document.
-            texts: of the queries.
 
         Raises:
             UserError: the queries are too short or not finite, or k is below 1 or more than can
@@ -218,9 +152,12 @@ class Searchable(ABC):
         drop = drop or {}
         depth = min(k + bool(drop), self.documents)
         hits = deepened(self._hits, queries, depth, self.deepest)
-        run = run_of(names, hits, k, drop)
+        rankings = {
+            name: Ranking.of(docids, scores.tolist(), k, drop.get(name))
+            for name, (docids, scores) in zip(names, hits, strict=True)
+        }
         most = min(k, self.documents - bool(drop))
-        if fewer := sum(len(ranking.docids) < most for ranking in run.rankings.values()):
+        if fewer := sum(len(ranking.docids) < most for ranking in rankings.values()):
             warnings.warn(
                 f"{counted(fewer, 'queries')} found fewer than {most} documents: the engine "
                 "searches a part of the index, which --search-param enlarges.",
@@ -228,16 +165,17 @@ class Searchable(ABC):
                 stacklevel=2,
             )
         empty = {} if names is query_ids else dict.fromkeys(query_ids, _NONE)
-        return Run({**empty, **run.rankings})
+        return Run(empty | rankings)
 
     @property
     def deepest(self) -> int:
         """Documents per query that can be found, at most."""
         return self.documents
 
-    def _hits(self, queries: Floats, k: int) -> Iterable[Hits]:
-        """Return the hits of each query [Q, at least dim]."""
-        return hits_of(self.docids, zip(*self.search(queries, k), strict=True))
+    def _hits(self, queries: Floats, k: int) -> Iterable[Named]:
+        """Yield the hits of each query [Q, at least dim]."""
+        for scores, rows in zip(*self.search(queries, k), strict=True):
+            yield self.docids.take(rows[rows >= 0]), scores[rows >= 0]
 
 
 def deepened(
@@ -265,21 +203,3 @@ def deepened(
         pending = [row for row, s in scored if len(s) >= fetch and s[k - 1] == s[-1]]
         fetch *= 2
     return [results[row] for row in range(len(queries))]
-
-
-def hits_of(docids: Docids, results: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:
-    """Yield the hits of each query, from its scores and rows [n]; a row of -1 is no document."""
-    for scores, rows in results:
-        if (rows < 0).any():
-            rows, scores = rows[rows >= 0], scores[rows >= 0]
-        yield docids.take(rows), scores
-
-
-def run_of(query_ids: Sequence[str], hits: Iterable[Hits], k: int, drop: Mapping[str, str]) -> Run:
-    """Return hits as rankings of at most `k` documents, without those to drop."""
-    return Run(
-        {
-            name: Ranking.of(docids, scores.tolist(), k, drop.get(name))
-            for name, (docids, scores) in zip(query_ids, hits, strict=True)
-        }
-    )

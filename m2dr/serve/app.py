@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from m2dr import __version__
+from m2dr.core import VERSION
 from m2dr.core.errors import UserError, sentence_of
 from m2dr.core.option import Option, option_of
 from m2dr.core.progress import say
@@ -251,7 +251,7 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
             raise HTTPException(401, told, {"www-authenticate": "Bearer"})
 
     app = FastAPI(
-        title="m2dr serve", version=__version__, responses=_ERRORS, docs_url=None, redoc_url=None,
+        title="m2dr serve", version=VERSION, responses=_ERRORS, docs_url=None, redoc_url=None,
         description="Search an index at any layer and dim, and embed texts.",
     )  # fmt: skip
     guarded: Any = {"dependencies": [Depends(check)] if token else []}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.files import return_free_memory
 from m2dr.core.records import Ranking, Side
-from m2dr.index.searchable import Ranker
+from m2dr.index.ranker import Ranker
 from m2dr.tasks.query import QueryEncoder
 
 _TRIM = 20.0  # seconds between two returns of free memory to the system

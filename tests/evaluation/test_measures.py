@@ -7,7 +7,6 @@ import ir_measures
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from trec import Judged, World, run_of, trec_eval, worlds
 
 from m2dr.core.errors import UserError
@@ -16,7 +15,6 @@ from m2dr.evaluation.measures import (
     Evaluator,
     RowEvaluator,
     default_measures,
-    drop_own,
     has_formula,
     measure,
     overall,
@@ -283,22 +281,3 @@ def test_every_measure_is_that_of_pytrec_eval_on_the_written_run(
 def test_what_has_no_formula_is_left_to_a_provider(name: str) -> None:
     assert not has_formula(ir_measures.parse_measure(name))
     assert all(has_formula(ir_measures.parse_measure(one)) for one in LEVELS if one != "Bpref")
-
-
-@given(seed=st.integers(0, 999), k=st.integers(1, 6))
-def test_leaving_out_the_own_document_is_what_a_ranking_does(seed: int, k: int) -> None:
-    rng = np.random.default_rng(seed)
-    scores = -np.sort(-rng.integers(0, 4, (5, k + 1))).astype(np.float32)
-    rows = np.stack([rng.permutation(k + 1) for _ in range(5)])
-    # Equal scores: the higher id first.
-    rows = np.stack([line[np.lexsort((-line, -s))] for line, s in zip(rows, scores, strict=True)])
-    own = rng.integers(-1, k + 3, 5).tolist()
-
-    kept, values = drop_own(rows, scores, own, k)
-
-    for line in range(5):
-        docids = [f"{row:03d}" for row in rows[line]]
-        expected = Ranking.of(docids, scores[line], k, drop=f"{own[line]:03d}")
-        held = kept[line] >= 0
-        assert tuple(f"{row:03d}" for row in kept[line][held]) == expected.docids
-        assert tuple(values[line][held]) == expected.scores

@@ -135,7 +135,7 @@ def test_docids_read_as_they_were_written_and_are_ranked(names: list[str]) -> No
     assert list(docids) == names
     assert docids[::-1] == names[::-1]
     assert docids.take(range(len(names))) == names
-    assert [names[row] for row in np.argsort(docids.ranks())] == sorted(names)
+    assert [names[row] for row in np.argsort(docids.ranks)] == sorted(names)
 
 
 # Writing

@@ -58,10 +58,9 @@ def test_the_own_document_is_dropped_where_the_corpus_says_so() -> None:
 
 
 @pytest.mark.usefixtures("place")
-def test_each_grid_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/bin/m2dr", "evaluate", "a corpus"])
-
-    made = read_provenance(grid(layers=(4,), dims=(8,)).folder / "model")
+def test_each_grid_says_how_it_was_made() -> None:
+    report = grid(layers=(4,), dims=(8,), command="m2dr evaluate 'a corpus'")
+    made = read_provenance(report.folder / "model")
 
     assert made is not None
     assert (made.model, made.corpus, made.split) == ("model", "scifact", "test")

@@ -20,10 +20,9 @@ from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut, default_dims
 from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.evaluation import costs
-from m2dr.index.bm25 import Hybrid
 from m2dr.index.codes import AGAIN, CODES
 from m2dr.index.faiss import FaissIndex, build_index, open_index
-from m2dr.index.searchable import Ranker
+from m2dr.index.ranker import Ranker
 from m2dr.index.store import Store
 from m2dr.model.embed import embed_texts
 from m2dr.model.encoder import Encoder
@@ -129,15 +128,14 @@ def measure_costs(
             for dim in dims
             for code in request.codes
         }
-    searched: Mapping[tuple[int, str], Ranker] = indexes
-    bm25_bytes = 0
+    bm25, bm25_bytes = None, 0
     if request.hybrid:
         bm25 = open_bm25(grid_of.index, store, lambda: dataset)
         bm25_bytes = grid_of.index.bm25.stat().st_size // store.documents
-        searched = {key: Hybrid(each, bm25, request.hybrid) for key, each in indexes.items()}
     origins = {layer: SOURCES[plan.source].origin(plan) for layer, plan in plans.items()}
     notes = [f"queries of layer {layer} are {of}" for layer, of in origins.items() if of]
     machine = "; ".join([machine, *request.notes, *notes])
+    searched = {key: Ranker(each, None, bm25, request.hybrid) for key, each in indexes.items()}
     times = query_times(encoders, layers, searched, texts, rounds)
     rows = _spread(range(dataset.document_count), documents)
     contents = [dataset.document_at(row).content for row in rows]

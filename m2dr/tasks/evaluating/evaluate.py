@@ -1,7 +1,5 @@
 """`m2dr evaluate`: measure every cut of a model on a corpus in one pass over its documents."""
 
-import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -13,7 +11,7 @@ from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
 from m2dr.core.records import F32, Cut, default_dims
 from m2dr.core.report import Report, timed
-from m2dr.core.requests import CompareRequest, EvaluateRequest, of_queries
+from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.data import beir
 from m2dr.evaluation.comparison import Comparison
 from m2dr.evaluation.costs import Costs
@@ -34,7 +32,7 @@ from m2dr.evaluation.measures import BEIR13, OTHER_NAMES, default_measures, defa
 from m2dr.index.codes import AGAIN, CODES, bytes_of
 from m2dr.model.devices import choose_device
 from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
-from m2dr.tasks.evaluating.compare import compare_folders, plain
+from m2dr.tasks.evaluating.compare import compare_all, plain
 from m2dr.tasks.evaluating.costs import measure_costs, timed_plans
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid
@@ -157,8 +155,7 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
         # A model is no baseline of its own.
         others = tuple(b for b in request.against if Path(b).resolve() != folder.resolve())
         if others:
-            comparing = CompareRequest(folder=folder, against=others, measures=request.measures)
-            comparisons += compare_folders(comparing).comparisons
+            comparisons += compare_all(folder, others, request.measures)[0]
         if request.costs:
             single = replace(request, models=(model,), corpora=(place.corpus,), split=place.split)
             costs.append(measure_costs(single, folder))
@@ -288,11 +285,9 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         dtype = of_queries(request.dtype)
         ranker = GridRanker(corpus.task, plans, stores, dims, device, dtype, bm25, request.codes)
         grid = measure_grid(ranker, name, folder, request.runs, request.overwrite)
-        is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
-        words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
         exits = grid_of.maps.digest if grid_of.maps else ""
         how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
-        provenance = Provenance(words, *how, exits, request.weights, suffix)
+        provenance = Provenance(request.command, *how, exits, request.weights, suffix)
         write_record(folder / PROVENANCE, provenance)
         return grid
 

@@ -13,14 +13,13 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from m2dr import __version__
+from m2dr.core import VERSION
 from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
-from m2dr.core.records import F32, Cut, Judgement, ModelCard, Query, Ranking, Run
+from m2dr.core.records import F32, Cut, Judgement, ModelCard, Query, Run
 from m2dr.core.requests import Runs
 from m2dr.data.dataset import Dataset
 from m2dr.evaluation.checks import model_checks, query_checks, ranking_checks
@@ -33,12 +32,13 @@ from m2dr.evaluation.grid import (
     write_grid,
     write_scores,
 )
-from m2dr.evaluation.measures import Evaluator, RowEvaluator, drop_own, overall
+from m2dr.evaluation.measures import Evaluator, RowEvaluator, overall
 from m2dr.evaluation.runs import write_qrels, write_run
-from m2dr.index.bm25 import HYBRID_DEPTH, Bm25, blended
+from m2dr.index.bm25 import HYBRID_DEPTH, Bm25
 from m2dr.index.codes import AGAIN, learn_code
 from m2dr.index.engines import training_rows
 from m2dr.index.exact import Decode, grid_top_k, scores_of
+from m2dr.index.hits import Hits
 from m2dr.index.store import Store
 from m2dr.index.vectors import answerable
 from m2dr.model.checkpoint import Model
@@ -50,7 +50,7 @@ RESCORED = 100  # documents of a ranking that are: ten times those of a search f
 HITS_BYTES = 2**30  # of the rankings that one pass over the documents makes, about
 
 Part = tuple[int, int, str]  # layer of the queries, layer and code of the documents
-Hits = dict[tuple[int, str], tuple[Float32, Int64]]  # dim, code -> scores and rows [Q, k]
+HitsOf = dict[tuple[int, str], Hits]  # by dim and code
 Keep = Callable[[Cut, Callable[[], Run]], None]  # receives a cut, and a function that makes its run
 
 
@@ -109,7 +109,7 @@ class GridRanker:
         plan = self.plans[layer]
         hybrid = {"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}
         return {
-            "version": __version__,
+            "version": VERSION,
             "model": asdict(self.card.encoding),
             "exit_head": self.card.exit_head,
             "layer": layer,
@@ -182,13 +182,13 @@ class GridRanker:
         layer: int,
         source: int,
         code: str,
-        hits: Mapping[int, tuple[Float32, Int64]],
+        by_dim: Mapping[int, Hits],
         keep: Keep,
     ) -> LayerScores:
         values, tied, empty = {}, {}, {}
-        for dim, (scores, rows) in hits.items():
-            cut = Cut(layer, dim, code)
-            make_run = partial(self._run, source, rows, scores)
+        for dim, hits in by_dim.items():
+            cut, rows, scores = Cut(layer, dim, code), hits.rows, hits.scores
+            make_run = partial(hits.run, self._ids, self.stores[source].docids)
             keep(cut, make_run)
             values[cut] = self._evaluator.per_query(rows, make_run)
             lengths = (rows >= 0).sum(axis=1)
@@ -232,7 +232,7 @@ class GridRanker:
         source: int,
         codes: Collection[str],
         decoders: Mapping[tuple[int, str], Decode],
-    ) -> list[Hits]:
+    ) -> list[HitsOf]:
         """Rank documents by the queries of each layer at every dim and code, best first."""
         store, drops = self.stores[source], self.task.dataset.drops_own_document
         similarity, depth = self.card.similarity, self._vector_depth
@@ -246,7 +246,7 @@ class GridRanker:
             self._scan_depth(codes) + drops,
             similarity,
             self.device,
-            self._docid_ranks,
+            self._store.docids.ranks,
             codes=decoders,
         )
         for dim in self.dims if rescored else ():
@@ -261,18 +261,24 @@ class GridRanker:
             new_scores = scores_of([queries for _, queries, _ in sets], top, store, dim, similarity)
             for (hits, _, name), scores in zip(sets, new_scores, strict=True):
                 hits[dim, name] = self._rescored(scores, *hits[dim, name.removesuffix(AGAIN)])
+        found: list[HitsOf] = []
         for layer, queries, hits in zip(layers, vectors, ranked, strict=True):
+            found.append({})
             for (dim, name), (scores, rows) in hits.items():
                 rows[~answerable(queries, dim)] = -1
                 if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
                     cut = Cut(layer, dim, name)
                     raise UserError(f"{invalid} queries at {cut} have no finite scores.")
-                if drops:
-                    rows, scores = drop_own(rows, scores, self._own_rows, depth)
-                hits[dim, name] = scores[:, :depth], rows[:, :depth]
+                found[-1][dim, name] = Hits(scores, rows).without(self._own_rows, depth)
+            hits.clear()
             if self.bm25:
-                self._blend(self.bm25, hits)
-        return ranked
+                _ = self.bm25.docids.ranks  # sorted once for all cuts
+                vector_hits = list(found[-1].values())
+                blends = self.bm25.blend(
+                    vector_hits, self._texts, self.hybrid, self.depth, self._own_rows
+                )
+                found[-1] = dict(zip(found[-1], blends, strict=True))
+        return found
 
     def _mixed(self, layer: int) -> Float32:
         """Return the vectors of queries of a layer [Q, H], mixed with words if asked."""
@@ -284,35 +290,14 @@ class GridRanker:
         rest = scores[:, best.shape[1] :]
         lowest = best.min(axis=1, keepdims=True, initial=np.inf)
         scores = np.hstack([best, rest + np.minimum(lowest - rest[:, :1], 0)])
-        order = np.lexsort((-self._docid_ranks[rows], -scores))
+        order = np.lexsort((-self._store.docids.ranks[rows], -scores))
         return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
-
-    def _blend(self, bm25: Bm25, hits: Hits) -> None:
-        """Add BM25 to rankings by vectors: scores and rows [Q, n] become [Q, k]."""
-        k = min(self.depth, len(bm25.docids))
-        shape = len(self.task.queries), k
-        blends = {
-            key: (np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)) for key in hits
-        }
-        for number, query in enumerate(self.task.queries):
-            words = bm25.scores(query.text)
-            if self.task.dataset.drops_own_document and self._own_rows[number] >= 0:
-                words[self._own_rows[number]] = 0
-            for key, (by_vectors, rows) in hits.items():
-                is_hit = rows[number] >= 0
-                best, scores, _ = blended(
-                    words, by_vectors[number, is_hit], rows[number, is_hit], self.hybrid, k
-                )
-                order = np.lexsort((-self._docid_ranks[best], -scores))[:k]
-                blends[key][0][number, : len(order)] = scores[order]
-                blends[key][1][number, : len(order)] = best[order]
-        hits.update(blends)
 
     def _encoded(self, layers: Iterable[int]) -> Mapping[int, Float32]:
         """Encode the queries of layers that are missing; return vectors by layer, [Q, H]."""
         missing = [self.plans[layer] for layer in layers if layer not in self._vectors]
-        ids = [query.id for query in self.task.queries]
-        self._vectors.update(encode_layers(missing, self._texts, ids, self.device, self.dtype))
+        encoded = encode_layers(missing, self._texts, self._ids, self.device, self.dtype)
+        self._vectors.update(encoded)
         return self._vectors
 
     @cached_property
@@ -320,35 +305,24 @@ class GridRanker:
         return [query.text for query in self.task.queries]
 
     @cached_property
+    def _ids(self) -> list[str]:
+        return [query.id for query in self.task.queries]
+
+    @cached_property
     def _evaluator(self) -> RowEvaluator:
-        ids = [query.id for query in self.task.queries]
         find = self._store.docids.find
-        return RowEvaluator(self.task.judgements, self.task.measures, ids, find)
+        return RowEvaluator(self.task.judgements, self.task.measures, self._ids, find)
 
     @cached_property
-    def _docid_ranks(self) -> NDArray[np.int64]:
-        """Positions of docids in their sorted order; all layers hold the same documents."""
-        return self._store.docids.ranks()
-
-    @cached_property
-    def _own_rows(self) -> list[int]:
-        """Row of the document with the id of each query, or -1."""
-        ids = [query.id for query in self.task.queries]
-        rows = self._store.docids.find(ids)
-        return [rows.get(name, -1) for name in ids]
+    def _own_rows(self) -> Int64:
+        """Row of the document to leave out for each query, [Q]; -1 for none."""
+        drops = self.task.dataset.drops_own_document
+        rows = self._store.docids.find(self._ids) if drops else {}
+        return np.array([rows.get(name, -1) for name in self._ids], np.int64)
 
     @property
     def _store(self) -> Store:
         return next(iter(self.stores.values()))
-
-    def _run(self, source: int, rows: Int64, scores: Float32) -> Run:
-        """Make the run of a cut from rows, -1 after the last, and scores, both [Q, k]."""
-        docids, rankings = self.stores[source].docids, {}
-        for query, hits, values in zip(self.task.queries, rows, scores, strict=True):
-            is_hit = hits >= 0
-            names = tuple(docids.take(hits[is_hit].tolist()))
-            rankings[query.id] = Ranking(names, tuple(values[is_hit].tolist()))
-        return Run(rankings)
 
 
 def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwrite: bool) -> Grid:

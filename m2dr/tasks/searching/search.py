@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run, Value
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
-from m2dr.index.bm25 import Hybrid
+from m2dr.index.bm25 import Bm25
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import on_gpu, open_index
@@ -37,7 +38,8 @@ from m2dr.index.manifest import (
     index_folder,
 )
 from m2dr.index.milvus import in_milvus, open_collection
-from m2dr.index.searchable import AtLeast, Mixed, Ranker, Searchable
+from m2dr.index.ranker import Ranker
+from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import Model, open_model
@@ -411,6 +413,7 @@ class Searcher:
         self.documents.accept(resolved.model.label(), self.cut)
         self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
         self._ranker = lru_cache(_FILTERS)(self._where)
+        self._filtered = lru_cache(_FILTERS)(lambda t: self.documents.where(Filter.parse(t)))
         self.where()
         self.warnings = plan.warnings(self.documents.dim, self.documents.warnings)
         how = request.runtime, request.device, request.dtype
@@ -460,21 +463,19 @@ class Searcher:
         return self._ranker(text, self.blend(**weights), shown.min_score)
 
     def _where(self, text: str, blend: requests.Blend, least: float | None = None) -> Ranker:
-        if least is not None:
-            return AtLeast(self._ranker(text, blend), least)
-        if blend.query_mix:
-            mixed = partial(self.plan.words.mixed, weight=blend.query_mix)
-            return Mixed(self._ranker(text, replace(blend, query_mix=0.0)), mixed)
-        wanted = Filter.parse(text) if text else None
-        documents = self.documents.where(wanted) if wanted else self.documents
-        if not blend.hybrid:
-            return documents
-        store = self._store
-        bm25 = open_bm25(self.resolved.index, store, lambda: self.resolved.dataset)
-        unfit = None
-        if wanted:
-            unfit = ~np.isin(np.arange(store.documents), store.matching(wanted))
-        return Hybrid(documents, bm25, blend.hybrid, unfit)
+        mix = blend.query_mix
+        mixed = partial(self.plan.words.mixed, weight=mix) if mix else None
+        documents = self._filtered(text) if text else self.documents
+        bm25, unfit = self._bm25 if blend.hybrid else None, None
+        if bm25 and text:
+            fitting = self._store.matching(Filter.parse(text))
+            unfit = ~np.isin(np.arange(self._store.documents), fitting)
+        least = -inf if least is None else least
+        return Ranker(documents, mixed, bm25, blend.hybrid, unfit, least)
+
+    @cached_property
+    def _bm25(self) -> Bm25:
+        return open_bm25(self.resolved.index, self._store, lambda: self.resolved.dataset)
 
     @cached_property
     def _store(self) -> Store:
@@ -512,11 +513,7 @@ class Searcher:
             query /= max(float(np.linalg.norm(query.sum(axis=0))), 1e-30)
         by_words = query @ documents.T  # [parts, hits]
         factor, bm25_factor, offset = ranking.scale
-        bm25 = {}
-        if blend.hybrid:
-            bm25 = open_bm25(self.resolved.index, store, lambda: self.resolved.dataset).parts(
-                text, rows
-            )
+        bm25 = self._bm25.parts(text, rows) if blend.hybrid else {}
         explained = []
         for n, score in enumerate(ranking.scores):
             shares = defaultdict[str, float](float)
