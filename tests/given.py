@@ -12,7 +12,7 @@ from m2dr.core.records import Query
 from m2dr.core.requests import ImportRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.tasks.indexing.importing import import_vectors
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import Searcher, open_searcher
 
 Floats = NDArray[np.float32]
 WIDTH = 24
@@ -56,4 +56,4 @@ class Given:
         return import_vectors(replace(request, **options)).store.parent
 
     def searcher(self, **options: object) -> Searcher:
-        return Searcher(replace(SearchRequest(self.corpus, root=self.root), **options))
+        return open_searcher(replace(SearchRequest(self.corpus, root=self.root), **options))

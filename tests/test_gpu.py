@@ -28,7 +28,7 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.embed import embed_tokens
 from m2dr.model.tokens import Ragged
 from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 from m2dr.tasks.training.train import Setup, prepare, train
 
 pytestmark = pytest.mark.gpu
@@ -247,9 +247,9 @@ def test_a_corpus_is_indexed_and_searched_as_on_the_processor(
         root = tmp_path / device / form
         names = {"corpus": str(tiny_corpus), "model": str(model), "root": root, "device": device}
         index_corpus(IndexRequest(**names, dtype=form, dims=(8, 32), layers=(4,)))
-        asked = SearchRequest(**names, dtype=form, dim=32, query_layer=4)
+        asked = SearchRequest(**names, dtype=form, dim=32, layer=4)
         for engine in ("", "exact"):
-            searcher = Searcher(replace(asked, engine=engine))
+            searcher = open_searcher(replace(asked, engine=engine))
             found.append([hit.docid for hit in searcher.search("open a file", 5).hits])
 
     assert all(len(hits) == 5 for hits in found)

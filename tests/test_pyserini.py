@@ -14,7 +14,7 @@ from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.index.library import load_faiss
 from m2dr.integrations.pyserini import PyseriniQueryEncoder
 from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 ROOT = Path(__file__).parents[1]
 QUERIES = {"q1": "read a file", "q2": "close the text module class path", "q3": "open"}
@@ -71,7 +71,7 @@ def folder(
 
 
 def of_m2dr(folder: Path, layer: int | None) -> Found:
-    searcher = Searcher(SearchRequest(index=str(folder), query_layer=layer, device="cpu"))
+    searcher = open_searcher(SearchRequest(index=str(folder), layer=layer, device="cpu"))
     answers = searcher.answers(list(QUERIES.values()), DEPTH)
     return {
         name: [(hit.docid, hit.score) for hit in answer.hits]

@@ -296,11 +296,13 @@ def ndcg(corpus: Path, model: Path, folder: Path) -> float:
     from m2dr.data.loaders import open_dataset
     from m2dr.evaluation.measures import Evaluator
     from m2dr.tasks.indexing.index import index_corpus
-    from m2dr.tasks.searching.search import Searcher
+    from m2dr.tasks.searching.search import open_searcher
 
     where = {"root": folder / "indexes", "device": "cpu", "dtype": "fp32"}
     index_corpus(IndexRequest(str(corpus), str(model), (8,), (2,), store="f32", **where))
-    searcher = Searcher(SearchRequest(str(corpus), str(model), 2, 2, 8, **where))
+    searcher = open_searcher(
+        SearchRequest(str(corpus), str(model), layer=2, document_layer=2, dim=8, **where)
+    )
     dataset = open_dataset(str(corpus))
     run = searcher.run(dataset.queries("test"), k=10)
     return Evaluator(dataset.judgements("test"), ["nDCG@10"]).scores(run).mean["nDCG@10"]

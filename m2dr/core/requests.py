@@ -15,6 +15,7 @@ from m2dr.core.option import (
     measure_floor,
     milliseconds,
     option,
+    option_of,
     search_param,
     share,
     size,
@@ -91,7 +92,8 @@ def at_cut(request: Request, layer: str) -> Request:
     if asked.cut is None:
         return request
     if (getattr(asked, layer), asked.dim) != (None, None):
-        flag = layer.replace("_", "-")
+        described = {each.name: option_of(each) for each in fields(asked)}[layer]
+        flag = (described and described.name) or layer
         raise UserError(f"--cut {asked.cut} names layer and dim; leave --{flag} and --dim out.")
     parts: Any = {layer: asked.cut.layer, "dim": asked.cut.dim, "cut": None}
     return replace(asked, **parts)  # type: ignore[no-any-return]  # of the same class
@@ -229,6 +231,29 @@ class Shown:
     """Which of the documents that were found are hits."""
 
     min_score: float | None = option(None, "Minimum score of a hit.", least=-inf)
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Ask(Blend, Shown):
+    """What each search of an open index may ask.
+
+    The command line, `Index.search` and `POST /search` take these fields, and no others.
+    """
+
+    layer: int | None = option(
+        None, "Layer of the query; 0: words alone. Default: the last.", "--query-layer"
+    )
+    document_layer: int | None = option(
+        None, "Layer of the documents. Default: the one the model was trained to search."
+    )
+    dim: int | None = option(None, "Dims. Default: the most that are built.", *DIMS, least=1)
+    k: int | None = option(
+        None, "Documents per query; of a run 1000 is usual.", "--top-k", "-k", default="10", least=1
+    )
+    filter: str = option(
+        "", "Find only documents whose fields fit, such as: year >= 2020 and lang in (en, de)."
+    )
+    explain: bool = option(False, "Give each hit the share of each query word in its score.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -431,16 +456,11 @@ class VerifyRequest(_OfIndexes):
 
 
 @dataclass(frozen=True, repr=False)
-class SearchRequest(_OfIndexes, QueryOptions, Shown):
+class SearchRequest(_OfIndexes, QueryOptions, Ask):
     """The request of `m2dr search`, without its queries."""
 
     corpus: str = corpus_option()
     model: str = option("", OF_INDEX)
-    query_layer: int | None = option(None, "Layer of the query; 0: words alone. Default: the last.")
-    document_layer: int | None = option(
-        None, "Layer of the documents. Default: the one the model was trained to search."
-    )
-    dim: int | None = option(None, "Dims. Default: the most that are built.", *DIMS, least=1)
     engine: str = option("", "Engine that was built, or exact, which scans the store.")
     funnel: str = option("", "Shortlists by growing prefixes: 32:1000,128:100,384.")
     index: str = option("", "milvus:URI, or the folder of an index or a store, or one above.")
@@ -451,9 +471,6 @@ class SearchRequest(_OfIndexes, QueryOptions, Shown):
         "--search-param",
         read=search_param,
         metavar="NAME=NUMBER",
-    )
-    filter: str = option(
-        "", "Find only documents whose fields fit, such as: year >= 2020 and lang in (en, de)."
     )
     _: KW_ONLY
     query_vectors: Path | None = option(
@@ -479,13 +496,8 @@ class QueriesRequest(SearchRequest):
 
     text: str = option("", "Query.", is_argument=True)
     cut: Cut | None = cut_option("query-layer")
-    top_k: int | None = option(
-        None, "Documents per query; with --run 1000 is usual.", "--top-k", "-k", default="10",
-        least=1,
-    )  # fmt: skip
     topics: Path | None = option(None, "Queries: id<tab>text lines, or JSONL.", is_file=True)
     run_file: Path | None = option(None, "TREC run to write, of --topics.", "--run", is_file=True)
-    explain: bool = option(False, "Print the share of each query word in each score.")
 
 
 @dataclass(frozen=True, repr=False)

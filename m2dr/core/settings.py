@@ -391,7 +391,7 @@ def request_of(
     kind: type[Class],
     options: Mapping[str, Any],
     where: str = "Options",
-    also: Iterable[str] = (),
+    base: Class | None = None,
 ) -> Class:
     """Return a dataclass of options, each converted to the type of its field.
 
@@ -401,7 +401,7 @@ def request_of(
         kind: the dataclass, such as `EvaluateRequest`.
         options: by name of the field or of its option; None is not given.
         where: they come from, for messages.
-        also: other names that a person may have meant, of arguments that are not of the dataclass.
+        base: what has the values that are not given; the defaults of `kind` when None.
 
     Raises:
         UserError: an option is unknown, or its value is of another type or out of its range; names
@@ -418,7 +418,7 @@ def request_of(
         if value is None:
             continue
         if name not in hints:
-            meant = meant_by(name, [*hints, *also])
+            meant = meant_by(name, hints)
             problems.append(f"unknown setting {name!r}" + f" (Did you mean {meant}?)" * bool(meant))
             continue
         try:
@@ -427,7 +427,7 @@ def request_of(
             problems.append(f"{name} = {value!r}: {str(error).rstrip('.')}")
     if problems:
         raise UserError(f"{where}: {'; '.join(problems)}.")
-    return kind(**values)
+    return replace(base, **values) if base else kind(**values)  # type: ignore[type-var]
 
 
 @cache  # a search of .3 ms asks for some

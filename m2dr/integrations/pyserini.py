@@ -13,7 +13,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.requests import SearchRequest
 from m2dr.index.manifest import INDEX, INDEX_DOCIDS, IndexManifest
 from m2dr.index.vectors import prefixes
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 
 class PyseriniQueryEncoder:
@@ -54,10 +54,10 @@ class PyseriniQueryEncoder:
             if not (folder / name).is_file():
                 raise UserError(f"Pyserini reads `{name}`, and {folder} has none.")
         asked = SearchRequest(
-            index=str(folder), model=model, query_layer=layer, device=device, dtype=dtype
+            index=str(folder), model=model, layer=layer, device=device, dtype=dtype
         )
         self._manifest = IndexManifest.read(folder)
-        self._searcher = Searcher(asked)
+        self._searcher = open_searcher(asked)
         self.warnings = self._searcher.warnings
 
     def encode(self, query: str, **_: object) -> NDArray[np.float32]:

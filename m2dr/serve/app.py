@@ -11,9 +11,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import Field as DataclassField
 from dataclasses import fields
+from math import isinf
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
@@ -31,7 +33,7 @@ from m2dr.core.errors import UserError, sentence_of
 from m2dr.core.option import Option, option_of
 from m2dr.core.progress import say
 from m2dr.core.report import Report
-from m2dr.core.requests import LOOPBACK, Blend, ServeRequest
+from m2dr.core.requests import LOOPBACK, Ask, Blend, ServeRequest
 from m2dr.serve.service import Meters, Refused, Service, Table
 
 LOG = logging.getLogger("m2dr.serve")
@@ -43,25 +45,33 @@ Texts = Annotated[  # fail_fast, as an error for each item would take a second
     list[Text], Field(min_length=1, max_length=256, fail_fast=True)
 ]
 Inputs = Annotated[list[str], Field(min_length=1, max_length=2048, fail_fast=True)]
-Weight = Annotated[bool | float, Field(ge=0, le=1)]
 Layer = Annotated[int, Field(ge=0, description="Layer of the texts. Default: the last.")]
 Dim = Annotated[int, Field(ge=1, description="Dims. Default: the most.")]
 Side = Literal["query", "document"]
 
 
-_OPTIONS = {each.name: option_of(each) or Option() for each in fields(Blend)}
-# Weights of a search by the names of `Blend`: those that are asked for, and those of an answer.
-_Asked = create_model(
-    "_Asked",
-    **{
-        name: (Weight | None, Field(None, description=f"{row.help} True is {row.bare}."))
-        for name, row in _OPTIONS.items()
-    },  # type: ignore[call-overload]  # fields by name
-)
-_Used = create_model(
-    "_Used",
-    **{name: (float, Field(description=row.help)) for name, row in _OPTIONS.items()},  # type: ignore[call-overload]  # likewise
-)
+def _asked(each: DataclassField[Any], hint: Any) -> tuple[Any, Any]:
+    """Return a field of `Ask` as pydantic reads it; null or absent is not given."""
+    row, kind = option_of(each) or Option(), next(iter(get_args(hint)), hint)
+    bounds: dict[str, Any] = {"ge": None if isinf(row.least) else row.least}
+    bounds["le"] = 1000 if each.name == "k" else row.most
+    told = row.help
+    if row.bare is not None:
+        kind, told = bool | float, f"{told} True is {row.bare}."
+    elif kind is float:
+        bounds["allow_inf_nan"] = False
+    form = {str: Text, bool: bool}.get(kind, Annotated[kind, Field(**bounds)])
+    return form | None, Field(None, description=told)
+
+
+_HINTS = get_type_hints(Ask)
+# Documents of a server are of one layer for each layer of the queries.
+ASKED = {each.name: _asked(each, _HINTS[each.name]) for each in fields(Ask)
+         if each.name != "document_layer"}  # fmt: skip
+_Asked = create_model("_Asked", **ASKED)  # type: ignore[call-overload]  # fields by name
+_USED = {each.name: (float, Field(description=(option_of(each) or Option()).help))
+         for each in fields(Blend)}  # fmt: skip
+_Used = create_model("_Used", **_USED)  # type: ignore[call-overload]  # likewise
 
 
 class SearchBody(_Asked):  # type: ignore[valid-type,misc]  # made above
@@ -71,15 +81,7 @@ class SearchBody(_Asked):  # type: ignore[valid-type,misc]  # made above
 
     query: Text | None = None
     queries: Texts | None = None
-    k: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Default: 10.")
-    layer: Layer | None = None
-    dim: Dim | None = None
-    filter: Text | None = Field(None, description="Over fields, such as `year >= 2020`.")
-    min_score: float | None = Field(
-        None, allow_inf_nan=False, description="Minimum score of a hit."
-    )
     index: str | None = Field(None, description="Name of an index. Default: the first.")
-    explain: bool | None = Field(None, description="Give each hit the shares of words.")
     compare: bool | None = Field(None, description="Answer by the full model too.")
 
 
@@ -263,11 +265,9 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         if (body.query is None) == (body.queries is None):
             raise Refused(422, "Give `query`, a text, or `queries`, a list of texts.", "query")
         queries = body.queries or [body.query or ""]
-        return await service.search(
-            queries, body.k or 10, body.layer, body.dim, body.filter, body.min_score,
-            body.index, bool(body.compare), bool(body.explain),
-            **{name: getattr(body, name) for name in _OPTIONS},
-        )  # fmt: skip
+        given = {name: getattr(body, name) for name in ASKED}
+        asked = {name: value for name, value in given.items() if value is not None}
+        return await service.search(queries, asked, body.index, bool(body.compare))
 
     @app.post("/v1/embeddings", response_model=EmbeddingsAnswer, **answered)
     async def embeddings(body: EmbeddingsBody) -> Table:

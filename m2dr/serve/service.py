@@ -20,7 +20,7 @@ from prometheus_client import generate_latest as as_prometheus
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Ranking, Side, default_dims
-from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
+from m2dr.core.requests import RESULTS, Ask, SearchRequest, ServeRequest
 from m2dr.evaluation.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluation.grid import GRID, PROVENANCE, Grid, by_code, read_grid, read_provenance
 from m2dr.index.filters import FIELDS, field_names, field_types
@@ -31,7 +31,7 @@ from m2dr.serve.batches import Batcher, Outcome, QueueFullError
 from m2dr.tasks.models import names_of
 from m2dr.tasks.query import QueryEncoder, QueryEncoders, plan_of_model, suffix_of
 from m2dr.tasks.searching.index_api import Index
-from m2dr.tasks.searching.search import EXACT, Searcher
+from m2dr.tasks.searching.search import DEPTH, EXACT, Searcher
 
 MOST_HITS = 20_000  # documents of an answer
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told
@@ -43,8 +43,6 @@ _EXAMPLES, _LOOKED_AT = 4, 64  # queries that the page suggests, and documents t
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Table = dict[str, Any]
-# Filter, least score and weights: which hits are shown, and how they score.
-_Shown = tuple[str | None, float | None, Mapping[str, bool | float | None]]
 
 
 class Refused(Exception):  # noqa: N818  # as HTTPException is no error of the server
@@ -107,7 +105,7 @@ class ServedIndex:
         """
         self._request = request
         if not (find_spec("torch") or request.query_model):
-            request = replace(request, query_layer=0)
+            request = replace(request, layer=0)
         self.index = Index(request, encoders)
         resolved = self.index.resolved
         self.card, self.corpus, self.dataset = resolved.card, resolved.corpus, resolved.dataset
@@ -345,15 +343,9 @@ class Service:
     async def search(
         self,
         queries: Sequence[str],
-        k: int,
-        layer: int | None,
-        dim: int | None,
-        filter: str | None,
-        min_score: float | None,
+        asked: Mapping[str, Any],
         index: str | None,
         compare: bool,
-        explain: bool,
-        **weights: bool | float | None,
     ) -> Table:
         """Answer `POST /search` from one state of an index, also while that is changed on disk.
 
@@ -364,14 +356,14 @@ class Service:
             UserError: the index on disk cannot be opened any more.
         """
         _check_texts(queries, "queries")
-        if len(queries) > 1 and len(queries) * k > MOST_HITS:
+        if len(queries) > 1 and len(queries) * asked.get("k", DEPTH) > MOST_HITS:
             raise Refused(422, f"An answer may have {MOST_HITS} documents; ask for fewer.", "k")
         while True:
             name, served = self._index(index)
             try:
-                cut = served.cut(layer, dim)
-                shown = filter, min_score, weights
-                return await self._answer(name, served, queries, k, cut, compare, explain, shown)
+                cut = served.cut(asked.get("layer"), asked.get("dim"))
+                ask = served.index.asked(asked)
+                return await self._answer(name, served, queries, cut, ask, compare)
             except (Refused, UserError, OSError):
                 if not served.is_outdated:
                     raise
@@ -382,32 +374,30 @@ class Service:
         name: str,
         served: ServedIndex,
         queries: Sequence[str],
-        k: int,
         cut: Cut,
+        ask: Ask,
         compare: bool,
-        explain: bool,
-        shown: _Shown,
     ) -> Table:
-        weights = shown[2]
         cuts = [cut, served.full] if compare else [cut]
         opened = [await _opened(served, each) for each in cuts]
+        k = ask.k or DEPTH
         depth = max(k, _TOP) if compare else k
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
-            await self._ranked(served, *opened[0], queries, depth, shown)
+            await self._ranked(served, *opened[0], queries, depth, ask)
         outcomes = await asyncio.gather(
-            *(self._ranked(served, *each, queries, depth, shown) for each in opened)
+            *(self._ranked(served, *each, queries, depth, ask) for each in opened)
         )
         texts, problem = await _documents(served, outcomes)
         results = []
         for number, query in enumerate(queries):
             rankings = [outcome.rankings[number] for outcome in outcomes]
             hits = [_hits(ranking, k, texts) for ranking in rankings]
-            if explain:
+            if ask.explain:
                 for (searcher, _), outcome, rows in zip(opened, outcomes, hits, strict=True):
                     what = query, outcome.vectors[number], outcome.rankings[number]
-                    explained = await asyncio.to_thread(_explained, searcher, *what, **weights)
+                    explained = await asyncio.to_thread(_explained, searcher, *what, ask)
                     for row, shares in zip(rows, explained, strict=False):
                         row["explain"] = shares
             result: Table = {"query": query, "hits": hits[0]}
@@ -418,7 +408,7 @@ class Service:
             results.append(result)
         answer: Table = {
             "index": name, "cut": str(cut), "layer": cut.layer, "dim": cut.dim, "results": results,
-            "times": _times(outcomes[0]), **opened[0][0].blend(**weights).weights,
+            "times": _times(outcomes[0]), **opened[0][0].blend(ask).weights,
         }  # fmt: skip
         if compare:
             answer["full_times"] = _times(outcomes[1])
@@ -435,16 +425,15 @@ class Service:
         encoder: QueryEncoder,
         queries: Sequence[str],
         k: int,
-        shown: _Shown,
+        ask: Ask,
     ) -> Outcome:
-        filter, min_score, weights = shown
         try:
-            documents = await asyncio.to_thread(searcher.where, filter or "", min_score, **weights)
+            documents = await asyncio.to_thread(searcher.where, ask)
         except UserError as error:
-            asked = {"filter": filter, "query_mix": weights["query_mix"]}
+            asked = {"filter": ask.filter, "query_mix": ask.query_mix}
             param = next((name for name, value in asked.items() if value), "hybrid")
             raise Refused(422, str(error), param) from None
-        if filter or any(weights.values()):  # which was read from disk
+        if ask.filter or any(ask.weights.values()):  # which was read from disk
             served.check_state()
         return await self._batched(encoder, queries, "query", documents, k)
 
@@ -667,9 +656,9 @@ async def _documents(
     return read() if served.remembered(docids) else await asyncio.to_thread(read)
 
 
-def _explained(searcher: Searcher, *what: Any, **weights: Any) -> list[dict[str, float]]:
+def _explained(searcher: Searcher, *what: Any) -> list[dict[str, float]]:
     try:
-        return searcher.explain(*what, **weights)
+        return searcher.explain(*what)
     except UserError as error:
         raise Refused(422, str(error), "explain") from None
 

@@ -27,7 +27,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import export_cut, open_model
 from m2dr.tasks import encoder as module
 from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 TEXTS = [" ".join(WORDS[start : start + length]) for start in range(6) for length in range(1, 8)]
@@ -87,7 +87,9 @@ def test_vectors_of_index_and_search(prompted: Path, tiny_corpus: Path, tmp_path
     (folder,) = index_corpus(request).files
     store = open_store(folder.parent)
     stored = np.concatenate([block for _, block in store.blocks()])
-    searcher = Searcher(SearchRequest(str(tiny_corpus), str(prompted), 2, 2, 8, **where))
+    searcher = open_searcher(
+        SearchRequest(str(tiny_corpus), str(prompted), layer=2, document_layer=2, dim=8, **where)
+    )
     model = m2dr.Encoder(prompted, layer=2, dim=8, **FP32)
     similarity = model.card.similarity
     corpus = list(open_dataset(str(tiny_corpus)).documents())

@@ -125,7 +125,6 @@ def test_a_training_is_that_of_the_command(
     [
         (lambda: m2dr.train("pydocs", lr=1e-3), "learning_rate"),
         (lambda: m2dr.evaluate("minilm", "pydocs", metrics=["RR@10"]), "measures"),
-        (lambda: m2dr.Index.search(None, "a", top_k=3), "k"),
     ],
 )
 def test_a_name_of_another_library_is_guessed(call: Callable[[], object], meant: str) -> None:

@@ -18,7 +18,7 @@ from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.evaluating import rank as ranking
 from m2dr.tasks.evaluating.evaluate import EvaluateReport, evaluate
 from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)
 CODES = ("f32", "1", "1+")
@@ -216,7 +216,7 @@ def test_codes_are_an_axis_whose_cells_rank_as_the_engine_does() -> None:
     for dim in DIMS:
         index_corpus(IndexRequest("scifact", "model", dims=(dim,), layers=(4,), engines=("int8",)))
         search = SearchRequest(corpus="scifact", model="model", dim=dim, engine="int8")
-        searcher = Searcher(search)
+        searcher = open_searcher(search)
         task = ranking.RankingTask(open_corpus("scifact"), "test", coded.measures)
         run = searcher.run(task.queries, 1000)
         scores = Evaluator(task.judgements, coded.measures).scores(run).mean

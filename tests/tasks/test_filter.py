@@ -21,7 +21,7 @@ from m2dr.core.requests import (
 )
 from m2dr.tasks.indexing.importing import import_vectors
 from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 DOCUMENTS = [
@@ -63,12 +63,12 @@ def index(corpus: str, model: Path, **more: object) -> None:
 
 def found(corpus: str, model: Path, wanted: str = RECENT, **more: object) -> set[str]:
     asked = SearchRequest(corpus, str(model), filter=wanted, **FP32, **more)
-    return {hit.docid for hit in Searcher(asked).search("read a list", 20).hits}
+    return {hit.docid for hit in open_searcher(asked).search("read a list", 20).hits}
 
 
 def fields_of_hits(corpus: str, model: Path, wanted: str = "") -> dict[str, dict[str, object]]:
     asked = SearchRequest(corpus, str(model), filter=wanted, **FP32)
-    return {hit.docid: hit.fields for hit in Searcher(asked).search("read a list", 20).hits}
+    return {hit.docid: hit.fields for hit in open_searcher(asked).search("read a list", 20).hits}
 
 
 def fields(home: Path) -> list[str]:

@@ -12,7 +12,7 @@ from world import WORDS
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, Query
-from m2dr.core.requests import Bm25Request, EvaluateRequest, IndexRequest, SearchRequest
+from m2dr.core.requests import Ask, Bm25Request, EvaluateRequest, IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.grid import read_provenance
 from m2dr.evaluation.runs import read_run
@@ -21,7 +21,7 @@ from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.runs import bm25
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
 FP32 = {"device": "cpu", "dtype": "fp32"}
@@ -152,7 +152,7 @@ def test_a_weight_of_one_is_bm25(tiny_backbone: Path, tiny_corpus: Path, tmp_pat
             picked = done("pick", report.folder / "tiny-bert", *words_too)
             assert picked.startswith("L4D8: ")
         grid = read_run(report.folder / name / "runs" / "L4D8.trec")
-        searcher = Searcher(SearchRequest(dim=8, hybrid=weight, **asked, **FP32))
+        searcher = open_searcher(SearchRequest(dim=8, hybrid=weight, **asked, **FP32))
         mine = searcher.run([Query(query.id, query.text) for query in queries], 1000)
         for query, ranking in mine.rankings.items():
             scores, theirs = (
@@ -196,11 +196,11 @@ def test_scores_are_those_of_the_sum(index: m2dr.Index) -> None:
 
 def test_queries_that_read_words_stay_as_they_are(index: m2dr.Index) -> None:
     for layer in (0, 2):
-        assert index.searcher(layer).blend(query_mix=True).query_mix == 0
+        assert index.searcher(layer).blend(Ask(query_mix=0.5)).query_mix == 0
         mixed = index.search(QUERY, layer=layer, query_mix=True).hits
         assert mixed == index.search(QUERY, layer=layer).hits
     full = index.searcher()
-    assert full.blend(query_mix=True).query_mix == 0.5
+    assert full.blend(Ask(query_mix=0.5)).query_mix == 0.5
     with pytest.raises(UserError, match="not from 0 to 1"):
         index.search(QUERY, query_mix=1.5)
 

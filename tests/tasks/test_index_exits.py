@@ -33,7 +33,7 @@ from m2dr.tasks.indexing import steps
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.query import open_queries, plan_query
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 pytestmark = pytest.mark.usefixtures("exits_of_few")
 Ask = Callable[..., IndexRequest]
@@ -90,9 +90,7 @@ def fit_of(request: IndexRequest) -> FitIndexRequest:
 
 
 def search_of(request: IndexRequest) -> SearchRequest:
-    return SearchRequest(
-        request.corpus, request.model, root=request.root, query_layer=2, device="cpu"
-    )
+    return SearchRequest(request.corpus, request.model, root=request.root, layer=2, device="cpu")
 
 
 def change(path: Path, **fields: object) -> None:
@@ -141,18 +139,20 @@ def test_a_bridge_leaves_the_exits_as_they_are(ask: Ask) -> None:
     request = ask()
     index_corpus(request)
     before = (folder_of(request) / hub.EXITS).read_bytes()
-    shallow = Searcher(search_of(request)).vectors(["read the file"])
+    shallow = open_searcher(search_of(request)).vectors(["read the file"])
 
     fit_index(replace(fit_of(request), query_model=request.model))
 
     assert (folder_of(request) / hub.EXITS).read_bytes() == before
-    np.testing.assert_array_equal(Searcher(search_of(request)).vectors(["read the file"]), shallow)
+    np.testing.assert_array_equal(
+        open_searcher(search_of(request)).vectors(["read the file"]), shallow
+    )
     asked = EvaluateRequest((request.corpus,), (request.model,), dims=(32,), measures=("RR@10",),
                             root=request.root, query_model=request.model, device="cpu")  # fmt: skip
     (grid,) = evaluate(asked).grids
     assert [cut.layer for cut in grid.cells] == [0, 1, 2, 3, 4]
-    by_model = replace(search_of(request), query_layer=None, query_model=request.model)
-    searcher = Searcher(by_model)
+    by_model = replace(search_of(request), layer=None, query_model=request.model)
+    searcher = open_searcher(by_model)
     (ranking,) = searcher.run(searcher.resolved.dataset.queries("test"), 10).rankings.values()
     assert grid.cells[Cut(4, 32)]["RR@10"] == 1 / (ranking.docids.index("d3") + 1)
 
@@ -168,7 +168,7 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
     change(record, corpus="another")
     assert not maps.are_fitted
     with pytest.raises(UserError, match="no exits"):
-        Searcher(replace(search_of(request), exits="index"))
+        open_searcher(replace(search_of(request), exits="index"))
     record.write_text(whole)
     change(record, fingerprint="0" * 64)
     with pytest.raises(UserError, match="of model 000000000000"):
@@ -260,7 +260,7 @@ def test_spans_and_a_log_are_rows_of_the_words(long: Ask) -> None:
     assert (both.spans, both.queries, both.query_weight) == (37, 40, 1.0)
     assert logged.queries is not None
     asked = logged.queries.read_text().splitlines()
-    full = Searcher(replace(search_of(bare), query_layer=None)).vectors(asked)
+    full = open_searcher(replace(search_of(bare), layer=None)).vectors(asked)
     near = [
         (unit_rows(WordTable.open(folder_of(r)).embed(asked)) * unit_rows(full)).sum(1).mean()
         for r in (bare, logged)

@@ -15,7 +15,7 @@ from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.evaluation.runs import read_run
 from m2dr.index.store import Store, open_store
 from m2dr.tasks.indexing.index import index_corpus
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 QUERIES = [Query(f"q{n}", text) for n, text in enumerate(["read the file", "close list", "path"])]
 
@@ -71,8 +71,8 @@ def test_what_is_pushed_ranks_as_the_index_on_disk(
         corpus=str(tiny_corpus), model=str(tiny_backbone), dim=8, document_layer=4, root=indexes,
         hybrid=hybrid,
     )  # fmt: skip
-    on_disk = Searcher(request).run(QUERIES, 40)
-    pushed = Searcher(replace(request, index=f"milvus:{uri}")).run(QUERIES, 40)
+    on_disk = open_searcher(request).run(QUERIES, 40)
+    pushed = open_searcher(replace(request, index=f"milvus:{uri}")).run(QUERIES, 40)
     for query in QUERIES:
         assert pushed.rankings[query.id].docids == on_disk.rankings[query.id].docids
         scores = pytest.approx(
@@ -89,11 +89,9 @@ def test_exits_of_an_index_lead_to_what_was_pushed_of_it(
     words = ("--corpus", tiny_corpus, "--model", tiny_backbone, "--indexes", own)
     done("index", "push", "--uri", uri, *words, "--overwrite")
     done("index", "fit", *words)
-    request = SearchRequest(
-        str(tiny_corpus), str(tiny_backbone), query_layer=layer, dim=8, root=own
-    )
+    request = SearchRequest(str(tiny_corpus), str(tiny_backbone), layer=layer, dim=8, root=own)
 
-    on_disk, pushed = Searcher(request), Searcher(replace(request, index=f"milvus:{uri}"))
+    on_disk, pushed = open_searcher(request), open_searcher(replace(request, index=f"milvus:{uri}"))
 
     assert "by exits of the index" in pushed.describe
     expected, found = (each.run(QUERIES, 40).rankings for each in (on_disk, pushed))
@@ -119,7 +117,7 @@ def test_imported_vectors_search_as_those_encoded_here(
         str(tiny_corpus), str(tiny_backbone), dim=8, document_layer=4, root=indexes
     )
     own = SearchRequest(str(tiny_corpus), str(tiny_backbone), dim=8, root=tmp_path / "own")
-    mine, imported = Searcher(asked).run(QUERIES, 40), Searcher(own).run(QUERIES, 40)
+    mine, imported = open_searcher(asked).run(QUERIES, 40), open_searcher(own).run(QUERIES, 40)
     for query in QUERIES:
         found, expected = imported.rankings[query.id], mine.rankings[query.id]
         assert sorted(found.docids) == sorted(expected.docids)

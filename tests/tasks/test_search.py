@@ -12,7 +12,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching import search as verb
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import open_searcher
 
 TEXTS = ["read a file", "open the list of numbers", "close"]
 
@@ -49,14 +49,14 @@ def test_each_call_may_choose_another_cut(
 ) -> None:
     answers = opened.search(TEXTS, layer=layer, dim=dim, k=5)
 
-    alone = Searcher(SearchRequest(query_layer=layer, dim=dim, **asked))
+    alone = open_searcher(SearchRequest(layer=layer, dim=dim, **asked))
     assert docids(answers) == [[hit.docid for hit in alone.search(text, 5).hits] for text in TEXTS]
 
 
 def test_a_folder_above_an_index_names_its_corpus_and_model(
     root: Path, asked: dict[str, object]
 ) -> None:
-    expected = Searcher(SearchRequest(**asked)).search(TEXTS[0], 3)
+    expected = open_searcher(SearchRequest(**asked)).search(TEXTS[0], 3)
     (home,) = {store.parent for store in root.rglob("layer-*")}
 
     for folder in (home, home.parent, root):
@@ -64,7 +64,7 @@ def test_a_folder_above_an_index_names_its_corpus_and_model(
         assert docids([found]) == docids([expected])
         assert found.hits[0].text == expected.hits[0].text
     with pytest.raises(UserError, match="holds no finished index and no store"):
-        Searcher(SearchRequest(index=str(home / "layer-02" / "elsewhere")))
+        open_searcher(SearchRequest(index=str(home / "layer-02" / "elsewhere")))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -74,7 +74,7 @@ def test_the_folder_of_an_index_is_enough_to_search_it(
 
     folder = next(root.glob("tiny/*/layer-02/dim-8"))
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    expected = Searcher(SearchRequest(query_layer=2, document_layer=2, dim=8, **asked)).answers(
+    expected = open_searcher(SearchRequest(layer=2, document_layer=2, dim=8, **asked)).answers(
         TEXTS, 4
     )
 

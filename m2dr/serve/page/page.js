@@ -17,10 +17,9 @@ const PALETTE = [
 const BRIGHT = 0.179; // the luminance from which black text has more contrast than white
 
 const at = (id) => document.getElementById(id);
-const WEIGHTS = ["hybrid", "query_mix"]; // parameters with a box
-const BOXES = [...WEIGHTS, "explain"];
+const BOXES = [...document.querySelectorAll("#search [type=checkbox]")].map((box) => box.id); // what a search may ask
 const WORDS = 6; // shares that a hit shows, at most
-const state = { query: "", filter: "", hybrid: false, query_mix: false, explain: false, index: null, layer: 0, dim: 0 };
+const state = { query: "", filter: "", index: null, layer: 0, dim: 0 };
 let indexes = [];
 let answer = null; // the last answer that was drawn
 let asked = 0; // number of the last request; answers to earlier ones are dropped
@@ -149,8 +148,8 @@ function sentence(said) {
 function request(more = {}) {
   return {
     query: state.query, k: K, layer: state.layer, dim: state.dim, index: state.index,
-    filter: state.filter || null, ...(state.explain ? { explain: true } : {}),
-    ...Object.fromEntries(WEIGHTS.map((name) => [name, state[name] && (current()[name] || true)])), ...more,
+    filter: state.filter || null,
+    ...Object.fromEntries(BOXES.map((name) => [name, state[name] && (current()[name] || true)])), ...more,
   };
 }
 

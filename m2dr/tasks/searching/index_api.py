@@ -65,7 +65,6 @@ class Index:
         cls,
         name: str | PathLike[str] = requests.PYDOCS,
         *,
-        layer: int | None = None,
         search_params: Mapping[str, int] | None = None,
         device: object = "auto",
         dtype: object = "auto",
@@ -76,15 +75,12 @@ class Index:
 
         Args:
             name: a corpus, the folder of an index or a store, or one above, or milvus:URI.
-            layer: layers that queries run through, unless a search says otherwise; all by default.
-                Layer 0 is words alone.
             search_params: of the engine, such as {"nprobe": 32}.
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16.
             root: folder of the indexes; by default that of FOLDER/NAME of `build`, else indexes/.
-            options: other fields of `SearchRequest`: model, corpus, dim, document_layer, engine,
-                funnel, runtime, exits, filter, min_score, hybrid and query_mix, as `m2dr search`
-                takes them.
+            options: other fields of `SearchRequest`: model, corpus, engine, funnel, runtime, exits,
+                and those of `Ask`, for searches that say nothing else.
 
         Raises:
             UserError: no such model, corpus or index, or they do not fit.
@@ -101,7 +97,6 @@ class Index:
             if not options.get("model") and len(stored) == 1:
                 source["model"] = stored[0].model
         arguments = {
-            "query_layer": layer,
             "search_params": tuple((search_params or {}).items()),
             "device": device_name(device),
             "dtype": dtype_name(dtype),
@@ -174,7 +169,7 @@ class Index:
         index_corpus(request)
         if encoder:
             shared |= {
-                "query_layer": encoder.layer,
+                "layer": encoder.layer,
                 "dim": encoder.dim if encoder.dim in request.dims else None,
                 "runtime": encoder.options["runtime"] if encoder.layer else "torch",
             }
@@ -230,18 +225,9 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({self.resolved.corpus!r}, model={self.resolved.model.name!r})"
 
-    @takes(requests.Blend)
+    @takes(requests.Ask)
     def search(
-        self,
-        texts: str | Sequence[str],
-        *,
-        layer: int | None = None,
-        dim: int | None = None,
-        document_layer: int | None = None,
-        k: int | None = None,
-        filter: str = "",
-        min_score: float | None = None,
-        **weights: bool | float | None,
+        self, texts: str | Sequence[str], **options: Any
     ) -> Any:  # an Answer, or a list of them
         """Return the best `k` documents of each query.
 
@@ -249,17 +235,10 @@ class Index:
 
         Args:
             texts: queries, or one query.
-            layer: layers that the queries run through; 0 is words alone.
-            dim: dims of the embedding that are compared.
-            document_layer: of the documents; by default the one that queries of `layer` were
-                trained to search.
-            k: documents per query; 10 by default, or all where there are fewer.
-            filter: which documents may be found, by their own fields, as `m2dr search --filter`
-                takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
-            min_score: least score of a hit; as the index was opened by default.
-            weights: hybrid, whether to rank by BM25 too, or its weight, and query_mix, whether to
-                add the words of queries to their vectors at layers that read none, or by which
-                weight; as the index was opened by default.
+            options: fields of `Ask`, which by default are as the index was opened: k, layer (0 is
+                words alone), dim, document_layer, filter and min_score, by which fewer than `k`
+                may be found, hybrid and query_mix (True or a weight), and explain, which computes
+                the shares of words at once.
 
         Returns:
             A list with the `Answer` of each query, or a single one for a single string: `hits`,
@@ -273,12 +252,19 @@ class Index:
         queries = [texts] if isinstance(texts, str) else list(texts)
         if not all(isinstance(query, str) for query in queries):
             raise UserError("Give a query, or a list of queries, which are strings.")
-        own = ("layer", "dim", "document_layer", "k", "filter")
-        request_of(requests.Blend, weights, "search", own)
-        searcher = self.searcher(layer, dim, document_layer)
-        depth = None if k is None else int(k)
-        answers: list[Answer] = searcher.answers(queries, depth, filter, min_score, **weights)
+        ask = self.asked(options)
+        searcher = self.searcher(ask.layer, ask.dim, ask.document_layer)
+        answers: list[Answer] = searcher.answers(queries, ask=ask)
         return answers[0] if isinstance(texts, str) else answers
+
+    def asked(self, options: Mapping[str, Any]) -> requests.Ask:
+        """Return fields of `Ask` by name as one; the others are as the index was opened.
+
+        Raises:
+            UserError: a field is unknown, or its value is of another type or out of its range.
+        """
+        ask: requests.Ask = request_of(requests.Ask, options, "search", self.resolved.request)
+        return ask
 
     def embed_query(self, text: str, layer: int | None = None) -> list[float]:
         """Return the vector of a query at all dims, as vector stores of other libraries take it.
@@ -317,7 +303,7 @@ class Index:
         request = self.resolved.request
         # A document layer named at opening holds; without one documents follow the query.
         return self._searchers(
-            request.query_layer if layer is None else layer,
+            request.layer if layer is None else layer,
             request.dim if dim is None else dim,
             request.document_layer if document_layer is None else document_layer,
             engine or request.engine,
@@ -385,12 +371,12 @@ class Index:
         self, layer: int | None, dim: int | None, document_layer: int | None, engine: str
     ) -> Searcher:
         request = replace(
-            self.resolved.request, query_layer=layer, dim=dim, document_layer=document_layer,
+            self.resolved.request, layer=layer, dim=dim, document_layer=document_layer,
             engine=engine,
         )  # fmt: skip
         resolved = replace(self.resolved, request=request)
         check_cut(resolved)
-        searcher = Searcher(request, resolved, self.encoders)
+        searcher = Searcher(resolved, self.encoders)
         for sentence in searcher.warnings:
             warnings.warn(printable(sentence), UserWarning, stacklevel=4)
         return searcher

@@ -13,7 +13,7 @@ from m2dr.data.qrels import read_topics
 from m2dr.evaluation.runs import read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.searching.search import DEPTH, Hit, Searcher
+from m2dr.tasks.searching.search import DEPTH, Hit, open_searcher
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def search(request: requests.QueriesRequest) -> Report:
     Raises:
         UserError: both were given or neither, or as `Searcher` does.
     """
-    request, topics = requests.at_cut(request, "query_layer"), request.topics
+    request, topics = requests.at_cut(request, "layer"), request.topics
     if (topics is None) != (request.run_file is None):
         raise UserError("--topics names the queries and --run the file for the run; give both.")
     if request.text and topics is not None:
@@ -47,18 +47,18 @@ def search(request: requests.QueriesRequest) -> Report:
         raise UserError("--explain is of the hits of one query, and a run has no place for it.")
     refuse_same_file("--run", request.run_file, {"--topics": topics, "--corpus": request.corpus})
     queries = read_topics(topics) if topics else None  # before anything is loaded
-    searcher = Searcher(request)
+    searcher = open_searcher(request)
     for line in (searcher.describe, *(f"Warning: {each}" for each in searcher.warnings)):
         say(line)
     if queries is not None and request.run_file:
-        run = searcher.run(queries, DEPTH if request.top_k is None else request.top_k)
+        run = searcher.run(queries, request.k or DEPTH)
         write_run(run, request.run_file)
         empty = sum(not ranking.docids for ranking in run.rankings.values())
         text = f"{counted(len(run), 'queries')}{f', {empty} without a document' * bool(empty)}"
         text = f"{text}: {request.run_file}"
         return Report(text=text, files=(request.run_file,))
     searcher.search("warm up", k=1)  # so that libraries are loaded before the query that counts
-    answer = searcher.search(request.text, request.top_k)
+    answer = searcher.search(request.text)
     notes = []
     if not answer.hits:
         if not searcher.vectors([request.text]).any():

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from m2dr.core import requests
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, nearest, require, sentence_of
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run, Value
-from m2dr.core.settings import request_of
+from m2dr.core.requests import PYDOCS, Ask, Blend, SearchRequest
 from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Bm25
 from m2dr.index.engines import ENGINES
@@ -46,7 +45,7 @@ from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.words import scaled
 from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
 from m2dr.tasks.models import with_lengths_of_index, words_of_index
-from m2dr.tasks.query import QueryEncoders, QueryPlan, plan_layers, plan_query
+from m2dr.tasks.query import QueryEncoder, QueryEncoders, QueryPlan, plan_layers, plan_query
 
 if TYPE_CHECKING:
     import pandas
@@ -64,7 +63,7 @@ _ROUNDED = 3e-6  # of a score, which float32 scores of the same vectors differ b
 class ResolvedIndex:
     """A search request with its model, its corpus and their index."""
 
-    request: requests.SearchRequest
+    request: SearchRequest
     model: Model  # with the lengths of texts that the request or the index names
     corpus: str  # as stores name it
     index: IndexFolder
@@ -74,6 +73,11 @@ class ResolvedIndex:
     def state(self) -> list[tuple[int, ...]]:
         """The stamps of stores, indexes and exits when the request was resolved."""
         return self.index.state
+
+    @property
+    def ask(self) -> Ask:
+        """What a search asks that says nothing else."""
+        return self.request
 
     @property
     def card(self) -> ModelCard:
@@ -100,8 +104,13 @@ class ResolvedIndex:
             UserError: the model has no such layer, or the index lacks exits that were asked for.
         """
         request = self.request
-        layers = request.query_layer, request.document_layer
+        layers = request.layer, request.document_layer
         return plan_query(request, self.model, self.index, *layers)
+
+    def encoder(self, encoders: QueryEncoders) -> QueryEncoder:
+        """Return the encoder of the queries; `encoders` keep it open."""
+        request = self.request
+        return encoders.of(self.plan, request.runtime, request.device, request.dtype)
 
     def plans(self) -> dict[int, QueryPlan]:
         """Return the plans of every layer whose queries can search the documents."""
@@ -110,7 +119,7 @@ class ResolvedIndex:
         return plan_layers(self.request, self.model, self.index, (), documents)
 
 
-def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
+def resolve_index(request: SearchRequest) -> ResolvedIndex:
     """Find the model and the stores of a request, without loading weights.
 
     Raises:
@@ -126,7 +135,7 @@ def resolve_index(request: requests.SearchRequest) -> ResolvedIndex:
             lambda: IndexFolder.found(request.root / open_corpus(request.corpus).name),
         )
         card = model.card
-        for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
+        for layer in (request.layer, request.document_layer):  # before a corpus is opened
             card.check(Cut(layer or card.layers, request.dim or 1))
         corpus = open_corpus(request.corpus).name
         index = IndexFolder.of(request.root, corpus, card.fingerprint)
@@ -149,7 +158,7 @@ def check_cut(resolved: ResolvedIndex) -> None:
     resolved.card.check(Cut(resolved.card.layers, resolved.request.dim or 1))
 
 
-def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIndex:
+def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
     """Resolve a request that names the folder of an index or of a store, or one above them."""
     manifest: IndexManifest | StoreManifest
     named = folder if (folder / MANIFEST).exists() else None
@@ -169,18 +178,18 @@ def _resolve_folder(request: requests.SearchRequest, folder: Path) -> ResolvedIn
         layer = manifest.layer if request.document_layer is None else request.document_layer
         runs_model = not (request.query_vectors or request.query_model)
         default = min(layer, model.card.query_layer) if runs_model else layer
-        query_layer = default if request.query_layer is None else request.query_layer
-        request = replace(request, document_layer=layer, query_layer=query_layer)
+        query_layer = default if request.layer is None else request.layer
+        request = replace(request, document_layer=layer, layer=query_layer)
     if not request.model:
         say(f"Model: {label.model}, which encoded the documents of {folder}.")
-    if request.corpus == requests.PYDOCS:
+    if request.corpus == PYDOCS:
         request = replace(request, corpus=label.source or manifest.corpus)
     model = with_lengths_of_index(model, index, request.query_length, request.document_length)
     return ResolvedIndex(request, model, manifest.corpus, index, named)
 
 
 def _open_model(
-    name: str, request: requests.SearchRequest, indexes: Callable[[], Sequence[IndexFolder]]
+    name: str, request: SearchRequest, indexes: Callable[[], Sequence[IndexFolder]]
 ) -> Model:
     """Open a model; where it is not there, layer 0 is the words of the newest index it made.
 
@@ -201,7 +210,7 @@ def _open_model(
             raise
         model = stands[0]
         told = f"{sentence_of(error).rstrip('.')}; {model.place} answers at layer 0 without it."
-        if request.query_layer != 0:
+        if request.layer != 0:
             raise UserError(told) from error
         say(told)
         return model
@@ -379,90 +388,72 @@ class Answer(Sequence[Hit]):
         return "\n".join([f"Answer of {counted(len(self), 'hits')}", *rows])
 
 
+def open_searcher(request: SearchRequest, encoders: QueryEncoders | None = None) -> "Searcher":
+    """Open the index and the encoder that a request names.
+
+    Raises:
+        UserError: no such model or index, or the two do not fit; before any weight is loaded.
+    """
+    return Searcher(resolve_index(request), encoders)
+
+
 class Searcher:
     """A cut query encoder and an open index; thread-safe.
 
     Attributes:
         resolved: the request with its model and stores.
         documents: the open index.
+        plan: of the queries.
+        ask: of a search that says nothing else.
         cut: of the queries.
         warnings: what makes rankings worse than the model allows.
         describe: what is searched, in words.
     """
 
-    def __init__(
-        self,
-        request: requests.SearchRequest,
-        resolved: ResolvedIndex | None = None,
-        encoders: QueryEncoders | None = None,
-    ) -> None:
-        """Open the index and encoder that the request names.
+    def __init__(self, resolved: ResolvedIndex, encoders: QueryEncoders | None = None) -> None:
+        """Open an index and the encoder of its queries.
 
         Args:
-            request: what is searched, and how.
-            resolved: the request, where it is resolved already.
+            resolved: the index.
             encoders: that other searchers use too.
 
         Raises:
-            UserError: no such model or index, or the two do not fit; before any weight is loaded.
+            UserError: no such index, or the two do not fit; before any weight is loaded.
         """
-        self.resolved = resolved = resolved or resolve_index(request)
-        self.documents = open_documents(resolved)
-        self.plan = plan = resolved.plan
-        self.cut = Cut(plan.layer, self.documents.dim)
+        self.resolved, self.documents = resolved, open_documents(resolved)
+        self.plan, self.ask = resolved.plan, resolved.ask
+        self.cut = Cut(self.plan.layer, self.documents.dim)
         self.documents.accept(resolved.model.label(), self.cut)
-        self.blend = lru_cache(_FILTERS, typed=True)(self._blend)  # as True is not 1.0
         self._ranker = lru_cache(_FILTERS)(self._where)
         self._filtered = lru_cache(_FILTERS)(lambda t: self.documents.where(Filter.parse(t)))
-        self.where()
-        self.warnings = plan.warnings(self.documents.dim, self.documents.warnings)
-        how = request.runtime, request.device, request.dtype
-        self._encoder = (encoders or QueryEncoders()).of(plan, *how)
+        self.where(self.ask)
+        self.warnings = self.plan.warnings(self.cut.dim, self.documents.warnings)
+        self._encoder = resolved.encoder(encoders or QueryEncoders())
         self.describe = (
             f"{counted(self.documents.documents, 'documents')} of {self.documents.corpus} "
-            f"(layer {self.documents.layer}), {plan.describe(self.cut.dim)}"
-            f"{''.join(f', {note}' for note in self.blend().notes)}"
+            f"(layer {self.documents.layer}), {self.plan.describe(self.cut.dim)}"
+            f"{''.join(f', {note}' for note in self.blend(self.ask).notes)}"
         )
 
-    def _blend(self, **weights: bool | float | None) -> requests.Blend:
-        """Return the weights of a search; no words are mixed into queries that read some already.
+    def blend(self, ask: Ask) -> Blend:
+        """Return the weights of a search; layers whose exit uses words get no others."""
+        weights: dict[str, Any] = ask.weights
+        plan = replace(self.plan, options=replace(self.plan.options, **weights))
+        return Blend(hybrid=ask.hybrid, query_mix=plan.mix)
 
-        Args:
-            weights: by the names of `Blend`; None is that of the request, True the usual one.
-
-        Raises:
-            UserError: a weight is not from 0 to 1, or has no such name.
-        """
-        named = {name: weight for name, weight in weights.items() if weight is not None}
-        blend: requests.Blend = request_of(requests.Blend, self.plan.options.weights | named)
-        blend_weights: dict[str, Any] = blend.weights
-        options = replace(self.plan.options, **blend_weights)
-        return replace(blend, query_mix=replace(self.plan, options=options).mix)
-
-    def where(
-        self, filter: str = "", min_score: float | None = None, **weights: bool | float | None
-    ) -> Ranker:
-        """Return the open index, in which only documents that fit a filter are found.
+    def where(self, ask: Ask) -> Ranker:
+        """Return the open index with the filter, the weights and the minimum score of a search.
 
         Those that were asked for last stay open.
 
-        Args:
-            filter: such as `year >= 2020 and lang = en`; that of the request when empty.
-            min_score: least score of a hit; that of the request when None.
-            weights: as `blend` takes them.
-
         Raises:
-            UserError: it is not written as a filter is, names a field that the documents do not
+            UserError: the filter is not written as one is, names a field that the documents do not
                 have, or compares one with a value of another kind; or fields are not known; or
                 a hybrid has no BM25 of the same documents; or the index has no words to mix.
         """
-        text = filter or self.resolved.request.filter
-        shown: requests.Shown = self.resolved.request
-        if min_score is not None:
-            shown = request_of(requests.Shown, {"min_score": min_score})
-        return self._ranker(text, self.blend(**weights), shown.min_score)
+        return self._ranker(ask.filter, self.blend(ask), ask.min_score)
 
-    def _where(self, text: str, blend: requests.Blend, least: float | None = None) -> Ranker:
+    def _where(self, text: str, blend: Blend, min_score: float | None) -> Ranker:
         mix = blend.query_mix
         mixed = partial(self.plan.words.mixed, weight=mix) if mix else None
         documents = self._filtered(text) if text else self.documents
@@ -470,7 +461,7 @@ class Searcher:
         if bm25 and text:
             fitting = self._store.matching(Filter.parse(text))
             unfit = ~np.isin(np.arange(self._store.documents), fitting)
-        least = -inf if least is None else least
+        least = -inf if min_score is None else min_score
         return Ranker(documents, mixed, bm25, blend.hybrid, unfit, least)
 
     @cached_property
@@ -485,7 +476,7 @@ class Searcher:
         return store
 
     def explain(
-        self, text: str, vector: Float32, ranking: Ranking, **weights: bool | float | None
+        self, text: str, vector: Float32, ranking: Ranking, ask: Ask
     ) -> list[dict[str, float]]:
         """Return the shares of the words of a query in the score of each document, as `Hit` does.
 
@@ -493,12 +484,12 @@ class Searcher:
             text: of the query.
             vector: of the query [W], before words are mixed in.
             ranking: of the query.
-            weights: that it was ranked by, as `blend` takes them.
+            ask: that it was ranked by.
 
         Raises:
             UserError: the store of the vectors is not beside the index.
         """
-        blend, store, similarity = self.blend(**weights), self._store, self.resolved.card.similarity
+        blend, store, similarity = self.blend(ask), self._store, self.resolved.card.similarity
         parts = self._encoder.parts(text, vector)
         if blend.query_mix:
             words = scaled(self.plan.words.of_documents.parts(text), blend.query_mix)
@@ -537,18 +528,15 @@ class Searcher:
         self,
         texts: Sequence[str],
         k: int | None = None,
-        filter: str = "",  # as the option is called
-        min_score: float | None = None,
-        **weights: bool | float | None,
+        ask: Ask | None = None,
     ) -> list[Answer]:
         """Return the best `k` documents of each query, in the order of the queries.
 
         Args:
             texts: queries.
-            k: documents per query; None: 10, or all where there are fewer.
-            filter: as `where` takes it. Fewer documents than `k` may fit it.
-            min_score: likewise.
-            weights: as `blend` takes them.
+            k: documents per query, where these are not those of `ask`; 10 by default, or all
+                where there are fewer.
+            ask: what is asked; that of the searcher when None. Fewer than `k` may fit a filter.
 
         Raises:
             UserError: a query is empty, k is below 1, or `where` refuses the filter.
@@ -556,13 +544,16 @@ class Searcher:
         if not texts:
             return []
         names = [str(number) for number in range(len(texts))]
-        ranker = self.where(filter, min_score, **weights)
-        run, vectors, spans = self._timed_run(names, texts, k, ranker, drop_own=False)
+        ask = ask or self.ask
+        k = ask.k if k is None else k
+        run, vectors, spans = self._timed_run(names, texts, k, self.where(ask), drop_own=False)
         times = [1000 * span / len(texts) for span in spans]
         answers = []
         for text, vector, name in zip(texts, vectors, names, strict=True):
             ranking = run.rankings[name]
-            shares = cache(partial(self.explain, text, vector, ranking, **weights))
+            shares = cache(partial(self.explain, text, vector, ranking, ask))
+            if ask.explain:
+                shares()
             parts = ranking.parts or [(None, None)] * len(ranking.docids)
             ranked = zip(ranking.scores, ranking.docids, parts, strict=True)
             hits = (
@@ -577,7 +568,7 @@ class Searcher:
         texts = [query.text for query in queries]
         drop_own = self.resolved.dataset.drops_own_document
         names = [query.id for query in queries]
-        return self._timed_run(names, texts, k, self.where(), drop_own, names)[0]
+        return self._timed_run(names, texts, k, self.where(self.ask), drop_own, names)[0]
 
     def vectors(self, texts: Sequence[str]) -> Float32:
         """Return the vectors of queries, [Q, width], not normalised; given ones in order."""

@@ -33,7 +33,7 @@ from m2dr.tasks.indexing.importing import import_vectors
 from m2dr.tasks.indexing.verify import verify
 from m2dr.tasks.query import shape_of
 from m2dr.tasks.searching.index_api import Index
-from m2dr.tasks.searching.search import Searcher
+from m2dr.tasks.searching.search import Searcher, open_searcher
 
 WIDE = 48  # of vectors that nobody has a model of
 FP32 = {"device": "cpu", "dtype": "fp32"}
@@ -56,7 +56,7 @@ def search(model: str, tiny_corpus: Path, here: Path) -> Search:
     import_vectors(ImportRequest(Path("v.npy"), "corpus", root=Path("i"), store="f32"))
     fit_index(FitIndexRequest("corpus", root=Path("i"), query_model=model, **FP32))
     request = SearchRequest("corpus", root=Path("i"), query_model=model, **FP32)
-    return lambda **changes: Searcher(replace(request, **changes))
+    return lambda **changes: open_searcher(replace(request, **changes))
 
 
 def test_a_bridge_scores_documents_as_the_query_model_does(search: Search, model: str) -> None:
@@ -90,7 +90,7 @@ def test_what_a_bridge_is_worth_is_measured_on_documents_it_was_not_fitted_on(
     scores = own.encode_queries(spans) @ own.encode_documents(documents).T
     best = [[names[row] for row in np.argsort(-each)[:10]] for each in scores]
 
-    by_words = search(query_model=None, query_layer=0)
+    by_words = search(query_model=None, layer=0)
     found, alone = (
         [[hit.docid for hit in answer] for answer in each.answers(spans, 10)]
         for each in (searcher, by_words)

@@ -64,7 +64,7 @@ def test_query_vectors_that_do_not_fit_are_refused(world: Given) -> None:
     with pytest.raises(UserError, match="vectors of 8 dims, and documents have 24"):
         world.searcher(query_vectors=Path("narrow.npy"))
     with pytest.raises(UserError, match="stand for layer 1; leave"):
-        world.searcher(query_vectors=world.answers, query_layer=0)
+        world.searcher(query_vectors=world.answers, layer=0)
 
 
 def test_a_saved_index_searches_elsewhere(world: Given) -> None:
