@@ -45,11 +45,10 @@ from m2dr.data.loaders import open_dataset
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import open_model, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
-from m2dr.model.embed import embed_texts, embed_tokens, tokens_per_batch
+from m2dr.model.embed import tokens_per_batch
 from m2dr.model.encoder import Encoder
 from m2dr.model.graphs import OPENVINO, DocumentSource
-from m2dr.model.tokenizer import tokenize
-from m2dr.model.tokens import Ragged, buckets
+from m2dr.model.tokens import buckets
 from m2dr.tasks.indexing.index import encode_corpus
 
 LARGE = 1024  # rows and columns of a product at the processor's full rate
@@ -160,12 +159,12 @@ def _ours(
     form = next(form for form, found in DTYPES.items() if found is dtype)
     layer = read_card(model).layers
     source = DocumentSource(open_model(model), layer, str(device), form, cache_folder())
-    encoder, tokenizer = source.open(runtime)
-    encoder.card = replace(encoder.card, document_length=TOKENS)
+    encoder = source.open(runtime)
+    encoder.runtime.card = replace(encoder.card, document_length=TOKENS)
 
     def ours() -> None:
         shards = [texts[start : start + 4096] for start in range(0, len(texts), 4096)]
-        parts = [embed_texts(encoder, tokenizer, s, "document", [layer])[0] for s in shards]
+        parts = [encoder.vectors(s, "document", [layer])[0] for s in shards]
         kept[name] = np.concatenate(parts)
 
     return ours
@@ -216,14 +215,14 @@ def _products(
     dtype: torch.dtype,
 ) -> None:
     """Products alone, of the shapes that the encoder ran, and of no shape in particular."""
-    encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
-    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
+    loaded = checkpoint.load(model, device=device, dtype=dtype)
+    encoder, rows = loaded.runtime, loaded.tokens(texts, "document")
     lengths = rows.lengths
     batches = buckets(lengths, tokens_per_batch(encoder.device.type), True)
     shapes = [(len(batch), int(lengths[batch].max())) for batch in batches]
     rivals: Rivals = {
         "products": _same_products(encoder, shapes),
-        "encoder": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, [encoder.layers]),
+        "encoder": lambda: loaded.of_tokens(rows, [encoder.layers]),
         "limit": _large_products(encoder, shapes),
     }
     print_seconds(in_turn(rivals, asked.rounds), "", ("products", "limit"), "encoder")
@@ -293,12 +292,12 @@ def _layers(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
-    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
+    loaded = checkpoint.load(model, device=device, dtype=dtype)
+    encoder, rows = loaded.runtime, loaded.tokens(texts, "document")
     every = list(range(1, encoder.layers + 1))
     rivals: Rivals = {
-        "the last layer": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every[-1:]),
-        "all layers": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every),
+        "the last layer": lambda: loaded.of_tokens(rows, every[-1:]),
+        "all layers": lambda: loaded.of_tokens(rows, every),
     }
     seconds = in_turn(rivals, asked.rounds)
     print_seconds(seconds, "one pass for", ["all layers"], "the last layer")

@@ -19,7 +19,6 @@ from m2dr.index.exact import ExactIndex
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
-from m2dr.model.embed import embed_texts
 
 USUAL = (
     "32:1000,384",
@@ -34,10 +33,10 @@ USUAL = (
 
 def encoded(arguments: argparse.Namespace, store: Store) -> Floats:
     """The queries of a split, [Q, H]."""
-    encoder, tokenizer = checkpoint.load(arguments.model, store.layer)
+    encoder = checkpoint.load(arguments.model, store.layer)
     queries = open_dataset(arguments.corpus).queries(arguments.split)[: arguments.queries]
     texts = [query.text for query in queries]
-    return np.asarray(embed_texts(encoder, tokenizer, texts, "query", [store.layer])[0])
+    return np.asarray(encoder.vectors(texts, "query", [store.layer])[0])
 
 
 def milliseconds(index: ExactIndex | FunnelIndex, queries: Floats, k: int) -> float:

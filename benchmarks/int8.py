@@ -75,10 +75,8 @@ def speed(asked: argparse.Namespace) -> None:
     from m2dr.core.files import cache_folder
     from m2dr.data.loaders import open_dataset
     from m2dr.model.checkpoint import load, open_model, read_card
-    from m2dr.model.embed import embed_texts
     from m2dr.model.graphs import DocumentSource
     from m2dr.model.int8 import product_rate, quantized
-    from m2dr.model.tokenizer import tokenize
 
     model = asked.model or built_in()
     every = [each.content for each in open_dataset(str(asked.data / "beir/scifact")).documents()]
@@ -88,11 +86,11 @@ def speed(asked: argparse.Namespace) -> None:
     source, runtime = quantized(
         DocumentSource(open_model(model), layer, "cpu", "auto", cache_folder()), every
     )
-    encoder, tokenizer = source.open(runtime)
-    encoder.card = replace(encoder.card, document_length=TOKENS)
+    encoder = source.open(runtime)
+    encoder.runtime.card = replace(encoder.card, document_length=TOKENS)
 
     def in_int8() -> None:
-        kept["m2dr in int8"] = embed_texts(encoder, tokenizer, texts, "document", [layer])[0]
+        kept["m2dr in int8"] = encoder.vectors(texts, "document", [layer])[0]
 
     rivals = {"m2dr in int8": in_int8}
     for kind in dict.fromkeys([torch.float32, source.multiplied]):
@@ -111,8 +109,8 @@ def speed(asked: argparse.Namespace) -> None:
     print_rates(seconds, len(texts))
     for name in list(rivals)[1:]:
         print(table_row(f"int8 / {name}", spread(ratios(seconds[name], seconds["m2dr in int8"]))))
-    torch_encoder = load(model)[0]
-    lengths = np.array([len(row) for row in tokenize(encoder.card, tokenizer, texts, "document")])
+    torch_encoder = load(model).runtime
+    lengths = encoder.tokens(texts, "document").lengths
     weights = sum(
         m.weight.numel() for m in torch_encoder.modules() if isinstance(m, torch.nn.Linear)
     )

@@ -28,7 +28,6 @@ from timing import ratios, table_head, table_row, timed
 
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import export_cut, load, open_model, read_card
-from m2dr.model.embed import embed_texts
 from m2dr.model.graphs import RUNTIMES
 from m2dr.tasks.query import QueryEncoder, open_queries, plan_of_model
 
@@ -109,7 +108,7 @@ def main() -> None:
         }
         for layer in layers
     }
-    vectors = embed_texts(*load(asked.model, max(layers)), documents, "document", layers)
+    vectors = load(asked.model, max(layers)).vectors(documents, "document", layers)
     repeated = np.arange(asked.documents) % len(documents)
     print(f"# One query, {asked.documents:,} documents, k = {k}\n\n{machine()}, fp32.\n")
     print(f"{asked.rounds} rounds of {len(texts)} queries of pydocs:stdlib; milliseconds.\n")

@@ -33,7 +33,6 @@ from m2dr.index.exact import prefix_runs
 from m2dr.maps.fit import fit_maps
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.model.embed import embed_texts
 from m2dr.tasks.models import fitted_cuts
 from m2dr.tasks.query import document_layer
 from m2dr.tasks.training.fit import fit_texts
@@ -185,8 +184,8 @@ def measure_retrieval(
     tasks: Sequence[Task], model: Path | str, card: ModelCard, dims: Sequence[int] = ()
 ) -> Found:
     """nDCG@10 of every layer and dim on every task, in the mean and by query."""
-    encoder, tokenizer = checkpoint.load(model, device="auto")
-    encoder.card = card
+    encoder = checkpoint.load(model, device="auto")
+    encoder.runtime.card = card
     dims = dims or default_dims(card.width)
     found: dict[str, dict[str, float]] = {}
     by_query: dict[str, dict[str, Any]] = {}
@@ -194,9 +193,9 @@ def measure_retrieval(
     for task in tasks:
         sources = sorted({document_layer(card, layer) for layer in layers})
         contents = [document.content for document in task.documents]
-        documents = embed_texts(encoder, tokenizer, contents, "document", sources)
+        documents = encoder.vectors(contents, "document", sources)
         texts = [query.text for query in task.queries]
-        queries = embed_texts(encoder, tokenizer, texts, "query", layers)
+        queries = encoder.vectors(texts, "query", layers)
         docids = Docids(encode_docids(document.id for document in task.documents))
         evaluator = Evaluator(task.judgements, [MEASURE])
         ids = [query.id for query in task.queries]
@@ -212,8 +211,8 @@ def measure_retrieval(
 
 def measure_sentences(files: Sequence[Path], model: Path | str, card: ModelCard) -> Found:
     """Spearman's correlation of every layer and dim on every file."""
-    encoder, tokenizer = checkpoint.load(model, device="auto")
-    encoder.card = card
+    encoder = checkpoint.load(model, device="auto")
+    encoder.runtime.card = card
     found: dict[str, dict[str, float]] = {}
     for file in files:
         sentences = open_sentences(str(file))
@@ -222,7 +221,7 @@ def measure_sentences(files: Sequence[Path], model: Path | str, card: ModelCard)
         gold = gold_scores(pairs, sentences.name)
         texts, first, second = distinct(pairs)
         layers = [layer for layer in (0, *LAYERS) if card.lowest_layer <= layer <= card.layers]
-        blocks = embed_texts(encoder, tokenizer, texts, "document", layers)
+        blocks = encoder.vectors(texts, "document", layers)
         for layer, block in zip(layers, blocks, strict=True):
             by_dim = correlations(block, first, second, gold, default_dims(card.width))
             for dim, values in by_dim.items():
@@ -337,16 +336,16 @@ def budgets(arguments: argparse.Namespace, out: Path) -> None:
             found: Found = {}
             seconds = 0.0
             for texts, searched in parts:
-                encoder, tokenizer = checkpoint.load(model, device="auto")
+                encoder = checkpoint.load(model, device="auto")
                 begun, chosen = time.monotonic(), fit_texts(texts, MOST, seed)
-                record = fit_maps(encoder, tokenizer, chosen, seed, "learned")
+                record = fit_maps(encoder, chosen, seed, "learned")
                 seconds += time.monotonic() - begun
                 card = trained or encoder.card
                 cuts = fitted_cuts(encoder.card)
                 card = replace(card, cuts=cuts, documents="last", fit=record)
                 folder = path.with_suffix(".fit")
                 shutil.rmtree(folder, ignore_errors=True)
-                checkpoint.save(encoder, tokenizer, card, folder)
+                checkpoint.save(*encoder, card, folder)
                 of_part = measured(folder, read_card(str(folder)), searched)
                 for part, cells in of_part.items():
                     for cut, by_task in cells.items():

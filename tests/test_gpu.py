@@ -25,7 +25,6 @@ from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.embed import embed_tokens
 from m2dr.model.tokens import Ragged
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import open_searcher
@@ -114,9 +113,8 @@ def test_a_training_learns_and_its_model_opens(
 
     report = train(read_settings(TrainSettings, None, (), table), tmp_path / "model")
 
-    encoder, tokenizer = checkpoint.load(tmp_path / "model", device=DEVICE)
-    rows = Ragged.of(tokenizer(WORDS[:3], 16))
-    assert np.isfinite(embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])).all()
+    encoder = checkpoint.load(tmp_path / "model", device=DEVICE)
+    assert np.isfinite(encoder.vectors(WORDS[:3], "document", [1, 4])).all()
     assert np.isfinite(report.last_loss)
 
 
@@ -129,15 +127,13 @@ def token_rows(count: int) -> Ragged:
 @pytest.mark.parametrize("model_type", BACKBONES)
 def test_vectors_are_the_processors(model_type: str, backbone: Callable[[str], Path]) -> None:
     rows, layers = token_rows(60), [1, 2, 4]
-    (here, tokenizer), (there, _) = (
-        checkpoint.load(backbone(model_type), device=place) for place in (DEVICE, "cpu")
-    )
+    here, there = (checkpoint.load(backbone(model_type), device=place) for place in (DEVICE, "cpu"))
 
-    found = embed_tokens(here, rows, tokenizer.pad_id, layers)
+    found = here.of_tokens(rows, layers)
 
-    expected = embed_tokens(there, rows, tokenizer.pad_id, layers)
+    expected = there.of_tokens(rows, layers)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
-    again = embed_tokens(here, rows, tokenizer.pad_id, layers)
+    again = here.of_tokens(rows, layers)
     np.testing.assert_array_equal(found, again)
 
 

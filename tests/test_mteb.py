@@ -18,7 +18,7 @@ from m2dr.evaluation.grid import Grid
 from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import evaluate_mteb, run_task
 from m2dr.model import checkpoint
-from m2dr.tasks import encoder as cut_encoder
+from m2dr.model.embed import TextEncoder
 from m2dr.tasks.evaluating.figures import read_results
 from m2dr.tasks.evaluating.sentence_tasks import evaluate_sts
 
@@ -169,15 +169,13 @@ def test_a_grid_has_the_scores_of_its_cuts_and_encodes_each_text_once(
     task = sts_task() if kind == "STS" else retrieval_task(tiny_corpus)
     monkeypatch.setattr(adapter, "_task", lambda _: task)
     encoded: list[int] = []
-    embed = cut_encoder.embed_tokens
+    embed = TextEncoder.of_tokens
 
-    def counting(
-        encoder: object, rows: list[list[int]], *rest: object, **options: object
-    ) -> np.ndarray:
+    def counting(encoder: object, rows: list[list[int]], *rest: object) -> np.ndarray:
         encoded.append(len(rows))
-        return embed(encoder, rows, *rest, **options)
+        return embed(encoder, rows, *rest)
 
-    monkeypatch.setattr(cut_encoder, "embed_tokens", counting)
+    monkeypatch.setattr(TextEncoder, "of_tokens", counting)
     asked = MtebRequest(("Tiny",), str(model), (2, 4), (8, 32), out=tmp_path / "out", **MACHINE)
 
     report = evaluate_mteb(asked)

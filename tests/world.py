@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from m2dr.data.dataset import Dataset
+    from m2dr.model.embed import TextEncoder
     from m2dr.model.encoder import Encoder
-    from m2dr.model.tokenizer import ModelTokenizer
 
 TEXT = "the a file line list path read write open close number text string class module"
 WORDS = TEXT.split()
@@ -166,7 +166,7 @@ def make_model(backbone: Path, folder: Path, **card: object) -> Path:
     return folder
 
 
-def load_auto(model: Path, layer: int | None = None) -> "tuple[Encoder, ModelTokenizer]":
+def load_auto(model: Path, layer: int | None = None) -> "TextEncoder[Encoder]":
     """Load a model as `--device cpu --dtype auto` does: what a command's vectors are compared with."""
     import torch
 

@@ -18,12 +18,10 @@ from m2dr.core.settings import FitSettings
 from m2dr.maps.exits import STEPS, fit_head, fit_rotation
 from m2dr.maps.log import log_weight, logged
 from m2dr.maps.words import ShortTexts, WordRows, read_words
-from m2dr.model.embed import embed_tokens_and_states
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import with_heads
 from m2dr.model.modules import rotate
-from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.model.tokens import Ragged
 from m2dr.model.words import WordTable, unit_rows
 
 HELD_OUT = 1024  # texts to choose λ by, at most; never part of the regressions
@@ -88,7 +86,7 @@ def cut_spans(
 
 
 def states_of(
-    encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[tuple[Side, str]], what: str
+    encoder: TextEncoder[Encoder], texts: Sequence[tuple[Side, str]], what: str
 ) -> Float32:
     """Return the states of texts, [N, (L - 1) P + W], each run as a text of its side."""
     states = np.empty((len(texts), 0), np.float32)
@@ -97,12 +95,7 @@ def states_of(
         for side in sides:
             chosen = [place for place, (named, _) in enumerate(texts) if named == side]
             if chosen:
-                own = [texts[place][1] for place in chosen]
-                rows = Ragged.of(tokenize(encoder.card, tokenizer, own, side))
-                everything, layers = np.arange(len(rows)), (encoder.layers,)
-                read = embed_tokens_and_states(
-                    encoder, rows, tokenizer.pad_id, layers, everything, advance
-                )[1]
+                read = encoder.states([texts[place][1] for place in chosen], side, advance)
                 if not states.size:
                     states = np.empty((len(texts), read.shape[1]), np.float32)
                 states[chosen] = read
@@ -110,8 +103,7 @@ def states_of(
 
 
 def with_spans(
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
+    encoder: TextEncoder[Encoder],
     texts: Sequence[str],
     states: Float32,
     seed: int,
@@ -120,7 +112,7 @@ def with_spans(
     """Return texts that were read already with spans of them and queries, which are read now."""
     spans, places = cut_spans(texts, np.random.default_rng(seed))
     given: list[tuple[Side, str]] = [("query", text) for text in (*spans, *queries)]
-    rows = states_of(encoder, tokenizer, given, "short texts")
+    rows = states_of(encoder, given, "short texts")
     return Read(texts, states, spans, places, queries, rows.reshape(len(given), states.shape[1]))
 
 
@@ -221,8 +213,7 @@ def fit_exits(
 
 
 def fit_maps(
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
+    loaded: TextEncoder[Encoder],
     given: FitTexts,
     seed: int,
     rotation: Rotation,
@@ -235,8 +226,7 @@ def fit_maps(
     """Run texts through an encoder, and give it layer 0 and exits that are fitted on them.
 
     Args:
-        encoder: changed in place; exits that it has already get words beside them.
-        tokenizer: of the same model.
+        loaded: changed in place; exits that it has already get words beside them.
         given: texts to fit on.
         seed: of spans and a learned rotation.
         rotation: of the embedding.
@@ -250,13 +240,13 @@ def fit_maps(
     Raises:
         UserError: a state or an embedding is not finite.
     """
-    card = encoder.card
+    encoder, card = loaded.runtime, loaded.card
     lengths = min(card.query_length, length), min(card.document_length, length)
     encoder.card = replace(card, query_length=lengths[0], document_length=lengths[1])
     trained, encoder.fitted = encoder.fitted, None
     contents = [text for _, text in given.texts]
-    states = states_of(encoder, tokenizer, given.texts, "texts")
-    read = with_spans(encoder, tokenizer, contents, states, seed, queries)
+    states = states_of(loaded, given.texts, "texts")
+    read = with_spans(loaded, contents, states, seed, queries)
     weight = log_weight(queries, query_weight)
     width = card.width
     if rotation != "none":

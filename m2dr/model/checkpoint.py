@@ -50,6 +50,7 @@ from m2dr.model.backbones import (
     read_sizes,
     refuse_own_code,
 )
+from m2dr.model.embed import TextEncoder
 from m2dr.model.st_folder import (
     card_of_folder,
     embedding_width,
@@ -372,7 +373,7 @@ def load(
     device: "torch.device | str" = "cpu",
     dtype: "torch.dtype | str" = "fp32",
     exits: Path | None = None,
-) -> "tuple[Encoder, ModelTokenizer]":
+) -> "TextEncoder[Encoder]":
     """Load the first layers, or all of them, of a model or a backbone.
 
     Args:
@@ -422,7 +423,7 @@ def load(
     encoder = Encoder(transformer, card)
     encoder.behind = modules_behind(folder, card, encoder.pooled_width)
     _give_exits(encoder, folder, exits)
-    return encoder.to(device).eval(), tokenizer
+    return TextEncoder(encoder.to(device).eval(), tokenizer)
 
 
 def _load_transformer(
@@ -534,11 +535,12 @@ def save(
     from m2dr.model.card import read_training_settings, write_readme
     from m2dr.model.exits import write_heads
 
+    lowers = tokenizer.lowercases
     with folder_aside(folder) as aside:
         _write_transformer(encoder.transformer, card, aside)
         write_heads(encoder.exit_heads, aside)
         save_tokenizer(tokenizer, aside)
-        _write_exit(encoder, tokenizer, card, aside, record is not None)
+        _write_exit(encoder, card, aside, lowers, alone=record is not None)
         head: ExitHead = "linear" if encoder.exit_heads else "none"
         if encoder.fitted is not None:
             head = "fitted"
@@ -569,7 +571,7 @@ def save(
 
 
 def _write_exit(
-    encoder: "Encoder", tokenizer: "ModelTokenizer", card: ModelCard, aside: Path, alone: bool
+    encoder: "Encoder", card: ModelCard, aside: Path, lowers: bool, alone: bool
 ) -> None:
     """Write fitted exits, and the modules that sentence-transformers runs behind the encoder.
 
@@ -578,7 +580,7 @@ def _write_exit(
     from m2dr.model import modules as st
     from m2dr.model.exits import write_exits
 
-    fitted, lowers = encoder.fitted, tokenizer.lowercases
+    fitted = encoder.fitted
     if fitted is not None:
         write_exits(fitted, aside)
     if encoder.last_layer_has_exit:
@@ -640,10 +642,10 @@ def export_cut(model: Model, layer: int, folder: Path) -> ModelCard:
         card = model.card
         if card.documents == "last" and layer < card.layers:
             raise UserError(f"Documents of {model} come from its last layer, {card.layers}.")
-        encoder, tokenizer = load(model, layer)
+        loaded = load(model, layer)
         cuts = tuple(cut for cut in card.cuts if cut.layer <= layer)
         exported = replace(card, layers=layer, cuts=cuts, exported_from=card.fingerprint)
-        return save(encoder, tokenizer, exported, folder)
+        return save(*loaded, exported, folder)
 
 
 def adopt(model: str | Path, folder: Path, pooling: str = "", **fields: Any) -> ModelCard:
@@ -671,12 +673,13 @@ def adopt(model: str | Path, folder: Path, pooling: str = "", **fields: Any) -> 
     if pooling and hub.behind_pooling(opened.folder):
         raise UserError(f"{model} has modules behind its own pooling, {card.pooling}.")
     with locked_for_export(folder):
-        encoder, tokenizer = load(opened)
+        loaded = load(opened)
+        encoder = loaded.runtime
         if pooling == "cls_avg":
             pooling, half = "cls+mean", torch.eye(card.width) / 2
             encoder.behind = torch.nn.Sequential(Dense.of(torch.cat([half, half], dim=1)))
         encoder.card = replace(card, pooling=pooling or card.pooling)
-        return save(encoder, tokenizer, encoder.card, folder)
+        return save(*loaded, encoder.card, folder)
 
 
 @contextmanager

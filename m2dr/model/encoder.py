@@ -18,6 +18,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import ModelCard, pooling_modes
 from m2dr.model.backbones import attend, backbone_of
 from m2dr.model.exits import FittedExits, float32_on, identity_head, through
+from m2dr.model.words import WordTable
 
 # Shapes in this file:
 #   L layers asked for, B texts, T tokens, H width of a state, P dims of a pooled vector,
@@ -74,6 +75,11 @@ class Encoder(nn.Module):
     def card(self, card: ModelCard) -> None:
         attend(self.transformer.config, card.attention)
         self._card = card
+
+    @property
+    def words(self) -> WordTable | None:
+        """The words that its fitted exits read."""
+        return self.fitted.words if self.fitted is not None else None
 
     @property
     def pooled_width(self) -> int:
@@ -464,10 +470,9 @@ def parameters_of(encoder: Encoder, layer: int) -> int:
         encoder: one that holds no more layers than that.
         layer: 0 counts its words alone, which are all that it reads.
     """
-    fitted = encoder.fitted
-    words = 0
-    if fitted is not None and fitted.words is not None and layer in fitted.layers:
-        words = fitted.words.table.size + fitted.words.weights.size
+    fitted, table, words = encoder.fitted, encoder.words, 0
+    if fitted is not None and table is not None and layer in fitted.layers:
+        words = table.table.size + table.weights.size
     return words if layer == 0 else _numbers(encoder.parameters()) + words
 
 
@@ -477,14 +482,12 @@ def exit_work(encoder: Encoder) -> dict[int, int]:
     They are those of the exit head and the modules behind it, which a fitted exit does not have;
     that one maps the vector of words too.
     """
-    fitted, behind = encoder.fitted, _products(encoder.behind)
+    fitted, words, behind = encoder.fitted, encoder.words, _products(encoder.behind)
     found = {}
     for layer in range(1, encoder.layers + 1):
         if fitted is not None and layer in fitted.layers:
-            beside = fitted.words.beside.get(layer) if fitted.words is not None else None
-            found[layer] = _products(fitted.heads[str(layer)]) + (
-                0 if beside is None else beside.size
-            )
+            beside = words.beside[layer].size if words and layer in words.beside else 0
+            found[layer] = _products(fitted.heads[str(layer)]) + beside
         else:
             found[layer] = _products(encoder.head_of(layer)) + behind
     return found
@@ -492,10 +495,8 @@ def exit_work(encoder: Encoder) -> dict[int, int]:
 
 def table_work(encoder: Encoder) -> dict[int, int]:
     """Return the multiply-adds per word of the table that fitted exits read, by layer."""
-    fitted = encoder.fitted
-    if fitted is None or fitted.words is None:
-        return {}
-    return dict.fromkeys(fitted.words.layers, fitted.words.width)
+    words = encoder.words
+    return dict.fromkeys(words.layers, words.width) if words else {}
 
 
 def _products(module: nn.Module) -> int:

@@ -27,6 +27,7 @@ from m2dr.core.records import (
 from m2dr.model import checkpoint
 from m2dr.model.card import write_readme
 from m2dr.model.checkpoint import Model
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder, IdsAndMask
 from m2dr.model.exits import FittedExits, linear
 from m2dr.model.graphs import RUNTIMES, write_graph_files
@@ -44,11 +45,15 @@ _PROBE_SEED = 13
 class CutModel:
     """The first layers of a model, and the exit that ends in the dims of a cut."""
 
-    encoder: Encoder  # its vectors are those of the cut, not normalised
-    tokenizer: ModelTokenizer
+    loaded: TextEncoder[Encoder]  # its vectors are those of the cut, not normalised
     card: ModelCard  # of the smaller model
     parent: ModelCard
     of_index: bool = False  # whether its exit is one that an index has
+
+    @property
+    def encoder(self) -> Encoder:
+        """Its layers in torch."""
+        return self.loaded.runtime
 
     @property
     def cut(self) -> Cut:
@@ -97,7 +102,8 @@ def cut_model(model: Model, cut: Cut, exits: Path | None = None) -> CutModel:
     parent = model.card
     parent.check(cut)
     used = exits if cut.layer < parent.layers else None
-    encoder, tokenizer = checkpoint.load(model, cut.layer, exits=used)
+    loaded = checkpoint.load(model, cut.layer, exits=used)
+    encoder = loaded.runtime
     encoder.requires_grad_(False)
     fitted = encoder.fitted
     if fitted is not None and encoder.last_layer_has_exit:
@@ -125,7 +131,7 @@ def cut_model(model: Model, cut: Cut, exits: Path | None = None) -> CutModel:
         exported_from=parent.fingerprint,
     )
     encoder.card = card
-    return CutModel(encoder, tokenizer, card, parent, used is not None)
+    return CutModel(loaded, card, parent, used is not None)
 
 
 def _joined(modules: Sequence[nn.Module], dim: int, width: int) -> nn.Sequential:
@@ -185,7 +191,7 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
         UserError: the architecture cannot be written as such a graph, the graph gives other vectors
             than torch, or `folder` holds something or is being written to.
     """
-    kind, card, tokenizer = RUNTIMES[runtime], cut.card, cut.tokenizer
+    kind, card, tokenizer = RUNTIMES[runtime], cut.card, cut.loaded.tokenizer
     kind.require()
     probes = list(_probes(tokenizer, card.document_length))
     layer = cut.encoder.layers
@@ -201,9 +207,8 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
         if not lowest >= LEAST_GRAPH_COSINE:
             raise UserError(f"The {runtime} graph of {cut.cut} is not like torch: {lowest:.5f}.")
         record = replace(record, lowest_cosine=lowest)
-        fitted = cut.encoder.fitted
-        if fitted is not None and fitted.words is not None:
-            fitted.words.write(aside)
+        if words := cut.encoder.words:
+            words.write(aside)
         write_model_settings(aside, card)
         write_record(aside / EXPORTED_FILE, record)
         module, side = kind.packages[-1], tokenizer.inner.truncation_side

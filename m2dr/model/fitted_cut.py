@@ -14,8 +14,8 @@ from torch.nn.functional import normalize
 
 from m2dr.core.errors import UserError
 from m2dr.model import checkpoint
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder
-from m2dr.model.tokenizer import ModelTokenizer
 
 
 class FittedCut(InputModule):
@@ -26,13 +26,13 @@ class FittedCut(InputModule):
         max_seq_length: tokens of a text, at most.
     """
 
-    def __init__(self, encoder: Encoder, tokenizer: ModelTokenizer) -> None:
+    def __init__(self, loaded: TextEncoder[Encoder]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # sentence-transformers does not annotate it
-        fitted = encoder.fitted
-        if fitted is None or fitted.words is None or not encoder.last_layer_has_exit:
+        encoder, words = loaded.runtime, loaded.runtime.words
+        if words is None or not encoder.last_layer_has_exit:
             raise UserError("The model has no fitted exit at its last layer.")
-        self.encoder, self._tokenizer, self._words = encoder, tokenizer, fitted.words
-        self.tokenizer = tokenizer.inner
+        self.encoder, self._loaded, self._words = encoder, loaded, words
+        self.tokenizer = loaded.tokenizer.inner
         self.max_seq_length = encoder.card.document_length
 
     def preprocess(
@@ -52,10 +52,11 @@ class FittedCut(InputModule):
             raise UserError(f"This model embeds texts; {type(odd).__name__} was given.")
         card = self.encoder.card
         length = card.query_length if task == "query" else card.document_length
-        rows = self._tokenizer(
+        tokenizer = self._loaded.tokenizer
+        rows = tokenizer(
             [(prompt or "") + text for text in inputs], min(length, self.max_seq_length)
         )
-        ids, mask = self._tokenizer.pad(rows)
+        ids, mask = tokenizer.pad(rows)
         words = np.zeros((1, len(inputs), card.width), np.float32)
         self._words.add(words, [self.encoder.layers], inputs)
         arrays = {"input_ids": ids, "attention_mask": mask, "words": words[0]}
@@ -74,7 +75,7 @@ class FittedCut(InputModule):
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Write the folder of the cut."""
-        checkpoint.save(self.encoder, self._tokenizer, self.encoder.card, Path(output_path))
+        checkpoint.save(*self._loaded, self._loaded.card, Path(output_path))
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> "FittedCut":  # type: ignore[override]  # of any names
@@ -86,4 +87,4 @@ class FittedCut(InputModule):
         names = ("token", "cache_folder", "revision", "local_files_only")
         where = {name: options[name] for name in names if name in options}
         folder = load_dir_path(model_name_or_path, subfolder=subfolder, **where)
-        return cls(*checkpoint.load(folder or model_name_or_path))
+        return cls(checkpoint.load(folder or model_name_or_path))

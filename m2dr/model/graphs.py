@@ -37,9 +37,11 @@ from m2dr.core.records import ModelCard
 from m2dr.model.backbones import backbone_of, sizes_of
 from m2dr.model.checkpoint import Model, load, load_tokenizer
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder, IdsAndMask
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
-from m2dr.model.tokenizer import SAMPLE_QUERY, ModelTokenizer
+from m2dr.model.tokenizer import SAMPLE_QUERY
+from m2dr.model.words import WordTable
 
 OPENVINO = "openvino"
 INT8 = "openvino-int8-"  # and the digest of a graph: its runtime, in stores
@@ -265,6 +267,7 @@ class GraphRuntime:
     run: Run
     card: ModelCard
     layer: int
+    words: WordTable | None  # that its fitted exit reads
     device: torch.device = field(default=torch.device("cpu"))
 
     def embed(
@@ -280,6 +283,12 @@ class GraphRuntime:
             raise UserError(f"Layer {asked} was asked for; this graph gives layer {self.layer}.")
         return self.run(input_ids, attention_mask)[None]
 
+    def embed_many(
+        self, batches: Iterable[IdsAndMask], layers: Sequence[int] | None = None
+    ) -> Iterator[Float32]:
+        """Yield the embeddings of each batch."""
+        return (self.embed(*batch, layers) for batch in batches)
+
 
 def open_graph(
     name: str,
@@ -289,7 +298,8 @@ def open_graph(
     dtype: str,
     cache: Path,
     exits: Path | None = None,
-) -> tuple[GraphRuntime, ModelTokenizer]:
+    words: WordTable | None = None,
+) -> TextEncoder[GraphRuntime]:
     """Open a graph of the first layers of a model, which is written if needed.
 
     Args:
@@ -300,6 +310,7 @@ def open_graph(
         dtype: as `choose_dtype` takes it; auto is fp32 in graphs.
         cache: folder of the graphs.
         exits: folder of the exits of an index, in place of the model's own.
+        words: that the exit of the layer reads.
 
     Raises:
         UserError: there is no such runtime, it is not installed, or it cannot run this encoder.
@@ -314,9 +325,10 @@ def open_graph(
         with suppress(Exception):  # a damaged graph, which is written again below
             run = kind.open(folder, form)
     if run is None:
-        _write_cached(load(model, layer, exits=exits)[0], layer, folder, name)
+        _write_cached(load(model, layer, exits=exits).runtime, layer, folder, name)
         run = kind.open(folder, form)
-    return GraphRuntime(run, model.card, layer), load_tokenizer(model.folder)
+    graph = GraphRuntime(run, model.card, layer, words)
+    return TextEncoder(graph, load_tokenizer(model.folder))
 
 
 class OpenvinoBatches:
@@ -376,7 +388,7 @@ class GraphEncoder:
         self._encoder, self._graph = encoder, graph
         self.card, self.device = encoder.card, torch.device("cpu")
         self.layers, self.pooled_width = encoder.layers, encoder.pooled_width
-        self.fitted = encoder.fitted
+        self.words = encoder.words
         backbone_of(encoder.transformer.config).layers_of(encoder.transformer).to("meta")
 
     def embed_many(
@@ -446,7 +458,7 @@ class DocumentSource:
         """Where the graph is kept."""
         return _graph_folder(self.cache, self.model.card, self.layer, OPENVINO, "states")
 
-    def open(self, runtime: str) -> tuple[BatchEncoder, ModelTokenizer]:
+    def open(self, runtime: str) -> TextEncoder[BatchEncoder]:
         """Open the encoder in a runtime: torch, or openvino, whose graph is written if needed.
 
         Raises:
@@ -457,26 +469,32 @@ class DocumentSource:
             return load(self.model, self.layer, self.device, self.dtype)
         RUNTIMES[OPENVINO].require(self.device, self.dtype)
         dtype = self.multiplied_name
-        encoder, tokenizer = load(self.model, self.layer)
+        loaded = load(self.model, self.layer)
+
+        def in_openvino(folder: Path) -> TextEncoder[GraphEncoder]:
+            return TextEncoder(
+                GraphEncoder(loaded.runtime, OpenvinoBatches(folder, dtype)), loaded.tokenizer
+            )
+
         if runtime != OPENVINO:
             if self.int8 is None or runtime != f"{INT8}{int8_digest(self.int8)}":
                 raise UserError(f"{self.int8} does not hold the graph of {runtime}.")
-            return GraphEncoder(encoder, OpenvinoBatches(self.int8, dtype)), tokenizer
+            return in_openvino(self.int8)
         folder = self.graph_folder
         if folder.exists():
             with suppress(RuntimeError):  # a damaged graph, which is written again below
-                return GraphEncoder(encoder, OpenvinoBatches(folder, dtype)), tokenizer
-        sample = _sample(tokenizer, encoder.card)
-        expected = encoder.embed(*sample)
-        _write_cached(encoder, None, folder, OPENVINO)
-        graph = GraphEncoder(encoder, OpenvinoBatches(folder, dtype))
-        vectors = next(graph.embed_many([sample]))
+                return in_openvino(folder)
+        sample = _sample(loaded)
+        expected = loaded.runtime.embed(*sample)
+        _write_cached(loaded.runtime, None, folder, OPENVINO)
+        graph = in_openvino(folder)
+        vectors = next(graph.runtime.embed_many([sample]))
         norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(expected, axis=-1)
         cosine = float(((vectors * expected).sum(axis=-1) / norms).min())
         if not cosine >= LEAST_RUNTIME_COSINE:
             shutil.rmtree(folder, ignore_errors=True)
             raise UserError(f"OpenVINO is not like torch (cosine {cosine:.4f}): --runtime torch.")
-        return graph, tokenizer
+        return graph
 
 
 def choose_runtime(source: DocumentSource, asked: str, documents: int) -> str:
@@ -507,7 +525,8 @@ def choose_runtime(source: DocumentSource, asked: str, documents: int) -> str:
     return asked
 
 
-def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:
+def _sample(loaded: TextEncoder[Encoder]) -> IdsAndMask:
     """Return a padded batch of texts of several lengths, [B, T] twice."""
     texts = [" ".join([SAMPLE_QUERY] * length) for length in _LENGTHS]
-    return tokenizer.pad(tokenizer(texts, card.document_length))
+    rows = loaded.tokenizer(texts, loaded.card.document_length)
+    return loaded.tokenizer.pad(rows)

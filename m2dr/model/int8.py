@@ -25,6 +25,7 @@ from m2dr.core.errors import UserError, counted, require
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import say
 from m2dr.core.records import Side
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import IdsAndMask
 from m2dr.model.graphs import (
     INT8,
@@ -35,7 +36,6 @@ from m2dr.model.graphs import (
     int8_digest,
 )
 from m2dr.model.hub import OPENVINO_FILE
-from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.words import unit_rows
 
 SAMPLED_DOCUMENTS = 192  # that are read: a third calibrates, the others are checked
@@ -73,18 +73,15 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
     rows = np.linspace(0, len(texts) - 1, min(SAMPLED_DOCUMENTS, len(texts))).astype(int)
     texts = [texts[row] for row in rows]
     used, checked = texts[::3], texts[1::3] + texts[2::3]
-    exact, tokenizer = replace(source, dtype="fp32").open(OPENVINO)
+    exact = replace(source, dtype="fp32").open(OPENVINO)
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
     try:
-        _calibrate(source.graph_folder, _batches(exact, tokenizer, used, "document")[0], aside)
-        coarse = replace(source, int8=aside).open(f"{INT8}{int8_digest(aside)}")[0]
+        _calibrate(source.graph_folder, _batches(exact, used, "document")[0], aside)
+        coarse = replace(source, int8=aside).open(f"{INT8}{int8_digest(aside)}")
         first_words = [" ".join(text.split()[:QUERY_WORDS]) for text in checked]
-        queries = _vectors(exact, tokenizer, first_words, "query", source.layer)
-        vectors = [
-            _vectors(encoder, tokenizer, checked, "document", source.layer)
-            for encoder in (exact, coarse)
-        ]
+        queries = _vectors(exact, first_words, "query", source.layer)
+        vectors = [_vectors(each, checked, "document", source.layer) for each in (exact, coarse)]
         cosine = float((vectors[0] * vectors[1]).sum(axis=1).mean())
         ranks = [_reciprocal_rank(queries @ rows.T) for rows in vectors]
         compared = (
@@ -141,21 +138,21 @@ def _calibrate(graph: Path, batches: Sequence[IdsAndMask], folder: Path) -> None
 
 
 def _batches(
-    encoder: BatchEncoder, tokenizer: ModelTokenizer, texts: Sequence[str], side: Side
+    encoder: TextEncoder[BatchEncoder], texts: Sequence[str], side: Side
 ) -> tuple[list[IdsAndMask], Int64]:
     """Return padded batches, and for each of their rows the number of its text."""
-    rows = tokenize(encoder.card, tokenizer, texts, side)
-    order = np.argsort([len(row) for row in rows], kind="stable")
+    rows = encoder.tokens(texts, side)
+    order = np.argsort(rows.lengths, kind="stable")
     parts = [order[start : start + _BATCH] for start in range(0, len(order), _BATCH)]
-    return [tokenizer.pad([rows[number] for number in part]) for part in parts], order
+    return [rows.pad(part, encoder.tokenizer.pad_id) for part in parts], order
 
 
 def _vectors(
-    encoder: BatchEncoder, tokenizer: ModelTokenizer, texts: Sequence[str], side: Side, layer: int
+    encoder: TextEncoder[BatchEncoder], texts: Sequence[str], side: Side, layer: int
 ) -> Float32:
     """Return unit vectors [n, W] of texts at a layer."""
-    batches, order = _batches(encoder, tokenizer, texts, side)
-    vectors = np.concatenate([each[0] for each in encoder.embed_many(batches, [layer])])
+    batches, order = _batches(encoder, texts, side)
+    vectors = np.concatenate([each[0] for each in encoder.runtime.embed_many(batches, [layer])])
     unit: Float32 = unit_rows(vectors)[np.argsort(order)]
     return unit
 

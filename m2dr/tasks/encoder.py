@@ -30,7 +30,7 @@ from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, ow
 from m2dr.data.tables import id_of, optional, rows_of
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import open_model
-from m2dr.model.embed import AT_ONCE, embed_tokens
+from m2dr.model.embed import AT_ONCE, TextEncoder
 from m2dr.model.hub import find_folder
 from m2dr.model.st_folder import MODEL_SETTINGS, SIDES, default_prompt_name
 from m2dr.model.tokenizer import tokenize
@@ -423,7 +423,7 @@ class Encoder:
         metadata = {
             "name": f"m2dr/{names_of([self.name])[0]}-{Cut(self.layer, self.dim)}",
             "revision": card.fingerprint,
-            "n_parameters": parameters_of(load(self.model, deepest)[0], deepest),
+            "n_parameters": parameters_of(load(self.model, deepest).runtime, deepest),
             "embed_dim": self.dim,
             "max_tokens": max(card.query_length, card.document_length),
             "similarity_fn_name": card.similarity,
@@ -582,21 +582,22 @@ class Encoder:
         budget: int | None,
         advance: Advance,
     ) -> Float32:  # [L, n, H], not normalised
+        opened: TextEncoder[Any] | None = None
+        runtime, is_document = self.options["runtime"], side == "document"
+        graph = is_document and self.options["dtype"] == "int8" and max(layers) > 0
         # One query has no batches to be sorted into.
-        opened = deepest.opened if len(texts) > 1 or len(layers) > 1 else None
-        int8 = side == "document" and self.options["dtype"] == "int8" and max(layers) > 0
-        if opened and opened.name == "torch" and not int8:
-            runtime = cast("BatchEncoder", opened.runtime)
-            pad_id = opened.tokenizer.pad_id
-            return embed_tokens(runtime, rows, pad_id, layers, advance, budget, texts)
-        if int8 or (opened and opened.name == "openvino" and side == "document"):
+        if deepest.opened and (len(texts) > 1 or len(layers) > 1):
+            opened = deepest.opened if runtime == "torch" else None
+            graph = graph or (runtime == "openvino" and is_document)
+        if graph:
             previous, self._first_documents = self._first_documents, self._first_documents or texts
             try:
-                graph, pad_id = self._graph(max(layers))  # batches side by side
+                opened = self._graph(max(layers))  # batches side by side
             except UserError:
                 self._first_documents = previous  # too few to calibrate int8
                 raise
-            return embed_tokens(graph, rows, pad_id, layers, advance, budget, texts)
+        if opened:
+            return opened.of_tokens(rows, layers, texts, advance, budget)
         vectors = []
         for layer in layers:
             encoder = self._encoder(layer)
@@ -605,7 +606,7 @@ class Encoder:
         advance(len(texts))
         return np.stack(vectors)
 
-    def _open_graph(self, layer: int) -> "tuple[BatchEncoder, int]":
+    def _open_graph(self, layer: int) -> "TextEncoder[BatchEncoder]":
         from m2dr.model.graphs import OPENVINO, DocumentSource
 
         device, dtype = self.options["device"], self.options["dtype"]
@@ -615,8 +616,7 @@ class Encoder:
             from m2dr.model.int8 import quantized
 
             source, runtime = quantized(source, self._first_documents)
-        encoder, tokenizer = source.open(runtime)
-        return encoder, tokenizer.pad_id
+        return source.open(runtime)
 
     def _open(self, layer: int) -> "QueryEncoder":
         how = [self.options[name] for name in ("runtime", "device")]

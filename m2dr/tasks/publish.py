@@ -129,14 +129,14 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
         measured=tuple(_measured(results, cut, card.full)),
         costs=_costs(results, cut, parameters_of(made.encoder, cut.layer)),
         full_costs=_costs(
-            results, card.full, parameters_of(checkpoint.load(model)[0], card.layers)
+            results, card.full, parameters_of(checkpoint.load(model).runtime, card.layers)
         ),
     )
     if request.format:
         record = write_graph(made, request.format, request.out, record)
     else:
         with checkpoint.locked_for_export(request.out):
-            checkpoint.save(made.encoder, made.tokenizer, made.card, request.out, record)
+            checkpoint.save(*made.loaded, made.card, request.out, record)
     size = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())
     lines = [f"{cut} of {record.model} as {record.written_as}: {size / 1e6:,.1f} MB; {request.out}"]
     for row in record.measured:
@@ -203,8 +203,8 @@ def save_model(model: Model, layers: int, out: Path) -> ModelCard:
     if layers < model.card.layers:
         return checkpoint.export_cut(model, layers, out)
     with checkpoint.locked_for_export(out):
-        encoder, tokenizer = checkpoint.load(model)
-        return checkpoint.save(encoder, tokenizer, encoder.card, out)
+        loaded = checkpoint.load(model)
+        return checkpoint.save(*loaded, loaded.card, out)
 
 
 def write_card(request: CardRequest) -> Report:

@@ -17,8 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
-
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, missing
 from m2dr.core.files import cache_folder
@@ -28,10 +26,9 @@ from m2dr.core.requests import QueryOptions, of_queries
 from m2dr.index.folder import IndexFolder
 from m2dr.maps.files import Maps
 from m2dr.model.checkpoint import Model, check_exits, load, open_model
-from m2dr.model.embed import embed_texts, tokens_per_batch
+from m2dr.model.embed import TextEncoder
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import SAMPLE_QUERY, tokenize
-from m2dr.model.tokens import buckets, pad
 from m2dr.model.words import Parts, WordTable, scaled, with_rest
 from m2dr.tasks.models import names_of
 
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from m2dr.evaluation.costs import Shape
     from m2dr.model.encoder import Encoder as TorchEncoder
     from m2dr.model.graphs import GraphRuntime
-    from m2dr.model.tokenizer import ModelTokenizer
 
 Source = Literal["model", "words", "bridge", "given"]
 DOCUMENTS = ("trained", "same", "last")  # or the number of a layer
@@ -369,15 +365,6 @@ def _layers(plans: Sequence[QueryPlan]) -> str:
 # Encode
 
 
-@dataclass(frozen=True)
-class OpenedRuntime:
-    """Layers of a model in a runtime, ready for queries of the last one of them."""
-
-    name: str  # torch, onnx or openvino
-    runtime: "TorchEncoder | GraphRuntime"
-    tokenizer: "ModelTokenizer"
-
-
 class QueryEncoder:
     """Encodes the queries of a plan; thread-safe.
 
@@ -387,7 +374,7 @@ class QueryEncoder:
         opened: its layers in a runtime; None where none runs.
     """
 
-    opened: OpenedRuntime | None = None
+    opened: "TextEncoder[TorchEncoder | GraphRuntime] | None" = None
     is_timed = True  # whether costs can be measured
 
     def __init__(self, plan: QueryPlan) -> None:
@@ -503,25 +490,20 @@ class _Model(QueryEncoder):
         super().__init__(plan)
         # A tokenizer keeps its last length inside: two threads would mix them up.
         self._lock = threading.Lock()
-        self._words: WordTable | None = None
         model, layer, dtype = plan.model, plan.layer, of_queries(dtype)
-        self.opened: OpenedRuntime
+        self.opened: TextEncoder[TorchEncoder | GraphRuntime]
         if runtime == "torch":
-            encoder, tokenizer = load(model, layer, device, dtype, folder_of(plan.maps))
-            self.opened = OpenedRuntime(runtime, encoder, tokenizer)
-            self._words = encoder.fitted.words if encoder.fitted is not None else None
+            self.opened = load(model, layer, device, dtype, folder_of(plan.maps))
         else:
             from m2dr.model.graphs import open_graph
 
             # A graph is opened without a look at exits, and has no words.
             if plan.maps is not None:
                 check_exits(plan.maps.folder, plan.card.fingerprint, EXITS)
-            if plan.maps is not None or plan.card.exit_head == "fitted":
-                self._words = _words_of(plan)
-            graph = open_graph(
-                runtime, model, layer, device, dtype, cache_folder(), folder_of(plan.maps)
-            )
-            self.opened = OpenedRuntime(runtime, *graph)
+            reads = plan.maps is not None or plan.card.exit_head == "fitted"
+            words, exits = _words_of(plan) if reads else None, folder_of(plan.maps)
+            where = (device, dtype, cache_folder())
+            self.opened = open_graph(runtime, model, layer, *where, exits, words)
 
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
         with self._lock:
@@ -531,27 +513,16 @@ class _Model(QueryEncoder):
         self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
     ) -> Float32:
         del ids
-        vectors = np.zeros((len(texts), self.card.width), np.float32)
-        self._run(rows, vectors)
-        if self._words is not None:
-            self._words.add(vectors[None], [self.plan.layer], texts)
+        vectors: Float32 = self.opened.of_tokens(
+            rows, [self.plan.layer], texts, longest_first=False
+        )[0]
         return vectors
 
     def parts(self, text: str, vector: Float32) -> Parts:
-        if self._words is None or self.plan.layer not in self._words.beside:
+        words = self.opened.runtime.words
+        if words is None or self.plan.layer not in words.beside:
             return super().parts(text, vector)
-        return with_rest(self._words.parts(text, self.plan.layer), vector)
-
-    def _run(self, rows: Sequence[Sequence[int]], vectors: Float32) -> None:
-        runtime, layers = self.opened.runtime, [self.plan.layer]
-        # Sorting and padding a single query costs as much as half a layer.
-        if len(rows) == 1 and rows[0]:
-            ids = np.array(rows, np.int64)
-            vectors[:] = runtime.embed(ids, np.ones_like(ids), layers)[0]
-            return
-        for chosen in buckets([len(row) for row in rows], tokens_per_batch(runtime.device.type)):
-            ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
-            vectors[chosen] = runtime.embed(ids, mask, layers)[0]
+        return with_rest(words.parts(text, self.plan.layer), vector)
 
     def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
         from m2dr.model.encoder import Encoder as TorchEncoder
@@ -736,9 +707,9 @@ def encode_layers(
             yield plan.layer, open_queries(plan, "torch", device, dtype).encode(texts, ids)
     for maps, shared in passes.items():
         layers, model = sorted(plan.layer for plan in shared), shared[0].model
-        encoder, tokenizer = load(model, layers[-1], device, of_queries(dtype), folder_of(maps))
+        encoder = load(model, layers[-1], device, of_queries(dtype), folder_of(maps))
         with progress("Encoding", len(texts), "queries") as advance:
-            vectors = embed_texts(encoder, tokenizer, texts, "query", layers, advance)
+            vectors = encoder.vectors(texts, "query", layers, advance)
         yield from zip(layers, vectors, strict=True)
 
 

@@ -17,7 +17,6 @@ from m2dr.evaluation.figures import MODELS, dress, head, name_panel, new_figure,
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.embed import embed_texts
 from m2dr.tasks.corpus import open_corpus
 
 Floats = NDArray[np.float64]
@@ -66,8 +65,8 @@ def main() -> None:
     figure = new_figure(3.3 * columns, 3.6 * height + 0.4)
     for place, model in enumerate(given.models):
         layer = given.layer or read_card(model).layers
-        encoder, tokenizer = checkpoint.load(model, layer, device, choose_dtype("auto", device))
-        vectors = embed_texts(encoder, tokenizer, texts, "document", [layer])[0]
+        encoder = checkpoint.load(model, layer, device, choose_dtype("auto", device))
+        vectors = encoder.vectors(texts, "document", [layer])[0]
         full = unit(vectors)
         prefix = np.zeros_like(full)
         prefix[:, : given.dim] = unit(vectors[:, : given.dim])

@@ -25,7 +25,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import export_cut, open_model
-from m2dr.tasks import encoder as module
+from m2dr.model.embed import TextEncoder
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import open_searcher
 
@@ -106,9 +106,9 @@ def test_vectors_of_index_and_search(prompted: Path, tiny_corpus: Path, tmp_path
 def test_several_layers_in_one_pass(prompted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = m2dr.Encoder(prompted, dim=8, **FP32)
     passes: list[object] = []
-    usual = module.embed_tokens
+    usual = TextEncoder.of_tokens
     monkeypatch.setattr(
-        module, "embed_tokens", lambda *given: passes.append(given) or usual(*given)
+        TextEncoder, "of_tokens", lambda *given: passes.append(given) or usual(*given)
     )
 
     found = model.encode(TEXTS, layer=[3, 1], side="query")

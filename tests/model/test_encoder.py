@@ -26,7 +26,6 @@ from m2dr.model.checkpoint import (
     save,
 )
 from m2dr.model.devices import set_dropout
-from m2dr.model.embed import embed_tokens
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD
 from m2dr.tasks.query import open_queries, plan_of_model
@@ -196,11 +195,11 @@ def test_a_text_without_a_token_is_zero(
     pooling: str, backbone: Callable[[str], Path], tmp_path: Path
 ) -> None:
     model = make_model(backbone("qwen2"), tmp_path / "model", pooling=pooling)
-    encoder, tokenizer = load(model)
+    encoder = load(model)
     queries = open_queries(plan_of_model(open_model(model), 4), device="cpu", dtype="fp32")
 
     for rows in ([[]], [[], []], [[], [5, 6, 7]]):
-        vectors = embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])
+        vectors = encoder.of_tokens(rows, [1, 4])
         assert vectors.any(-1).tolist() == [[bool(row) for row in rows]] * 2
         np.testing.assert_allclose(queries.embed(rows, [""] * len(rows)), vectors[1], atol=1e-6)
 

@@ -85,7 +85,7 @@ def test_queries_have_torchs_vectors(
     model_type: str, kind: str, saved: Callable[[str], Path], cache: Path
 ) -> None:
     model = str(saved(model_type))
-    graph, _ = open_graph(kind, open_model(model), 2, "auto", "auto", cache)
+    graph = open_graph(kind, open_model(model), 2, "auto", "auto", cache).runtime
     encoder, _ = load(model)
     for batch in batches():
         found = graph.embed(*batch, [2])
@@ -113,7 +113,7 @@ def test_documents_have_torchs_vectors_and_states(
     model_type: str, saved: Callable[[str], Path], cache: Path
 ) -> None:
     model = str(saved(model_type))
-    graph, _ = DocumentSource(open_model(model), 4, "cpu", "fp32", cache).open(OPENVINO)
+    graph = DocumentSource(open_model(model), 4, "cpu", "fp32", cache).open(OPENVINO).runtime
     encoder, _ = load(model)
     for vectors, batch in zip(graph.embed_many(iter(batches()), ALL), batches(), strict=True):
         np.testing.assert_allclose(vectors, encoder.embed(*batch, ALL), atol=1e-4)
@@ -144,7 +144,7 @@ def test_documents_do_not_depend_on_the_number_of_threads(
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            before.append(list(source.open(OPENVINO)[0].embed_many(batches(), [1, 3, 4])))
+            before.append(list(source.open(OPENVINO).runtime.embed_many(batches(), [1, 3, 4])))
     finally:
         torch.set_num_threads(threads)
     for one, two, three in zip(*before, strict=True):
@@ -204,7 +204,7 @@ def test_auto_is_openvino_for_many_documents_where_it_can_be(
 
 def test_several_threads_may_run_one_graph(saved: Callable[[str], Path], cache: Path) -> None:
     model = open_model(saved("bert"))
-    opened = [open_graph(name, model, 2, "cpu", "fp32", cache)[0] for name in RUNTIMES]
+    opened = [open_graph(name, model, 2, "cpu", "fp32", cache).runtime for name in RUNTIMES]
     texts = [padded(1, tokens) for tokens in range(2, 12)]
     expected = [[runtime.embed(*text, [2]) for text in texts] for runtime in opened]
     wrong: list[int] = []

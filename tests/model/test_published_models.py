@@ -24,7 +24,6 @@ from world import WORDS, configurations, make_backbone, unigrams
 
 from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model.checkpoint import load
-from m2dr.model.embed import embed_texts
 from m2dr.tasks.training.fit import fit
 from m2dr.tasks.training.train import train
 
@@ -120,8 +119,8 @@ def theirs(folder: Path, side: str = "document", cut: tuple[str, int] | None = N
 
 def ours(folder: Path, side: str = "document", layers: tuple[int, ...] | None = None) -> Floats:
     """Vectors of m2dr, which leaves a last Normalize to the cosine."""
-    encoder, tokenizer = load(folder)
-    vectors = embed_texts(encoder, tokenizer, TEXTS, side, layers or (encoder.layers,))
+    encoder = load(folder)
+    vectors = encoder.vectors(TEXTS, side, layers or (encoder.runtime.layers,))
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors if layers else vectors[0]
 

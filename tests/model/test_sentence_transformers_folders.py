@@ -31,7 +31,6 @@ from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, open_model, read_card
-from m2dr.model.embed import embed_texts
 from m2dr.model.hub import TRANSFORMER_SETTINGS
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.training.train import train
@@ -108,8 +107,8 @@ def change(path: Path, **values: object) -> None:
 
 
 def ours(folder: Path, layer: int | None = None, side: str = "document") -> NDArray[np.float32]:
-    encoder, tokenizer = load(folder, layer)
-    vectors = embed_texts(encoder, tokenizer, TEXTS, side, [encoder.layers])[0]
+    encoder = load(folder, layer)
+    vectors = encoder.vectors(TEXTS, side, [encoder.runtime.layers])[0]
     if encoder.card.similarity == "cosine" and ends_normalised(folder):
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors

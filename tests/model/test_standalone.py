@@ -49,7 +49,7 @@ def export(model: Path, cut: Cut, folder: Path) -> Path:
     record = ExportRecord(
         cut, parent.full, model.name, parent.fingerprint, made.query_only, "folder"
     )
-    save(made.encoder, made.tokenizer, made.card, folder, record)
+    save(*made.loaded, made.card, folder, record)
     return folder
 
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from m2dr.core.records import Document, Group, ModelCard, Query, SentencePair
 from m2dr.model.checkpoint import load
-from m2dr.model.embed import embed_texts
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.training import training_data
 from m2dr.tasks.training.training_data import make_batch, make_pair_batch
@@ -170,12 +169,12 @@ TEXTS = ["read", "a file and a list of numbers and text", "open the path", "x y 
 def test_batches_change_neither_order_nor_vectors(
     budget: int, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, tokenizer = load(backbone("bert"))
+    encoder = load(backbone("bert"))
     monkeypatch.setattr("m2dr.model.embed.TOKENS_PER_BATCH", budget)
 
-    together = embed_texts(encoder, tokenizer, TEXTS, "document", [1, 4])
+    together = encoder.vectors(TEXTS, "document", [1, 4])
 
-    alone = [embed_texts(encoder, tokenizer, [text], "document", [1, 4]) for text in TEXTS]
+    alone = [encoder.vectors([text], "document", [1, 4]) for text in TEXTS]
     np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=1e-5)
 
 

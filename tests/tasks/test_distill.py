@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from world import WORDS
 
 from m2dr.model.checkpoint import load
-from m2dr.model.embed import embed_texts
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder
-from m2dr.model.tokenizer import ModelTokenizer
 
 QUERIES, NEGATIVES, T = 40, 3, 2.0
 CUTS = [(layer, dim) for layer in (1, 2, 3, 4) for dim in (8, 32)]
@@ -71,13 +70,13 @@ def run(*words: str | Path, sets: str = "") -> Result:
     return commands.run("train", *words, "--device", "cpu", *given)
 
 
-def distance(encoder: Encoder, tokenizer: ModelTokenizer, method: str) -> NDArray[np.float64]:
+def distance(encoder: TextEncoder[Encoder], method: str) -> NDArray[np.float64]:
     """What each cut's scores cost by the teacher's, [cuts]: in numpy, by the published formula."""
     queries, documents, teacher = scored_groups()
     layers = [1, 2, 3, 4]
-    asked = embed_texts(encoder, tokenizer, queries, "query", layers).astype(np.float64)
+    asked = encoder.vectors(queries, "query", layers).astype(np.float64)
     texts = [text for group in documents for text in group]
-    answers = embed_texts(encoder, tokenizer, texts, "document", layers).astype(np.float64)
+    answers = encoder.vectors(texts, "document", layers).astype(np.float64)
     answers = answers.reshape(len(layers), QUERIES, 1 + NEGATIVES, -1)
     found = []
     for layer, dim in CUTS:
@@ -113,10 +112,9 @@ def test_a_training_brings_every_cut_nearer_to_the_teacher(
     done = run(*words, *sizes, "--out", model, sets=sets)
 
     assert done.exit_code == 0, done.output
-    trained, tokenizer = load(model)
-    untrained, _ = load(tiny_backbone)
-    untrained.card = trained.card
-    before, after = (distance(encoder, tokenizer, method) for encoder in (untrained, trained))
+    trained, untrained = load(model), load(tiny_backbone)
+    untrained.runtime.card = trained.card
+    before, after = (distance(encoder, method) for encoder in (untrained, trained))
     assert (after < before).all(), f"{before} -> {after}"
     assert after.mean() < 0.6 * before.mean()
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import Store, open_store
 from m2dr.maps.files import Maps
+from m2dr.model.embed import TextEncoder
 from m2dr.model.tokens import Ragged
-from m2dr.tasks.indexing import encode as encode_corpus
 from m2dr.tasks.indexing.encode import ShardEncoder
 from m2dr.tasks.indexing.fit_index import fit_index
 from m2dr.tasks.indexing.index import index_corpus
@@ -71,13 +72,13 @@ def digests(root: Path) -> dict[str, str]:
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of documents that were encoded, by shard."""
     counts: list[int] = []
-    usual = encode_corpus.embed_tokens
+    usual = TextEncoder.of_tokens
 
-    def counting(encoder: object, rows: Ragged, *rest: object, **options: object) -> object:
+    def counting(encoder: TextEncoder[Any], rows: Ragged, *rest: Any) -> object:
         counts.append(len(rows))
-        return usual(encoder, rows, *rest, **options)  # type: ignore[arg-type]  # as they came
+        return usual(encoder, rows, *rest)
 
-    monkeypatch.setattr(encode_corpus, "embed_tokens", counting)
+    monkeypatch.setattr(TextEncoder, "of_tokens", counting)
     return counts
 
 

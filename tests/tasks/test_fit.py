@@ -19,7 +19,6 @@ from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model import checkpoint, hub
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import open_model, read_card
-from m2dr.model.embed import embed_texts
 from m2dr.model.words import WordTable
 from m2dr.tasks.query import open_queries, plan_of_model
 from m2dr.tasks.training.fit import fit, fit_texts
@@ -47,8 +46,7 @@ def fitted(model: Path, corpus: Path, out: Path, **settings: object) -> Path:
 
 
 def vectors(model: Path, layers: tuple[int, ...], layer: int | None = None) -> Floats:
-    encoder, tokenizer = checkpoint.load(model, layer)
-    return embed_texts(encoder, tokenizer, QUERIES, "document", layers)
+    return checkpoint.load(model, layer).vectors(QUERIES, "document", layers)
 
 
 def scores(embeddings: Floats, similarity: str) -> Floats:
@@ -101,8 +99,7 @@ def test_an_exit_gives_what_its_regression_gives(
     model = make_model(tiny_backbone, tmp_path / "model", similarity="cosine")
     fit_record = read_card(fitted(model, sentences, tmp_path / "fitted", dtype="fp32")).fit
     texts = [text for _, text in fit_texts(str(sentences), 10**6, FitSettings.seed).texts]
-    encoder, tokenizer = checkpoint.load(tmp_path / "fitted")
-    found = embed_texts(encoder, tokenizer, texts[7::8], "document", (1, 2, 3, 4))
+    found = checkpoint.load(tmp_path / "fitted").vectors(texts[7::8], "document", (1, 2, 3, 4))
     found /= np.linalg.norm(found, axis=-1, keepdims=True)
     assert fit_record is not None
     assert fit_record.spans == 0  # of texts so short
@@ -160,8 +157,8 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def full_scores(folder: Path) -> np.ndarray:
-    encoder, tokenizer = checkpoint.load(folder)
-    found = embed_texts(encoder, tokenizer, QUERIES, "query", (encoder.layers,))[0]
+    encoder = checkpoint.load(folder)
+    found = encoder.vectors(QUERIES, "query", (encoder.runtime.layers,))[0]
     found /= np.linalg.norm(found, axis=1, keepdims=True)
     return found @ found.T
 
@@ -226,5 +223,5 @@ def test_a_training_from_a_fit_moves_the_layers_and_the_exits(
     assert any(not torch.equal(backbone[name], after[name]) for name in backbone if name in after)
     assert card.exit_head == "fitted"
     assert {cut.layer for cut in card.cuts} >= {0, 1, card.layers}
-    encoder, tokenizer = checkpoint.load(tmp_path / "model")
-    assert np.isfinite(embed_texts(encoder, tokenizer, QUERIES, "query", (0, 1))).all()
+    encoder = checkpoint.load(tmp_path / "model")
+    assert np.isfinite(encoder.vectors(QUERIES, "query", (0, 1))).all()

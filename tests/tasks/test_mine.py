@@ -11,7 +11,6 @@ from world import load_auto, make_corpus, write_beir
 from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import read_card
-from m2dr.model.embed import embed_texts
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.training import mine as verb
 from m2dr.tasks.training.mine import mine
@@ -154,11 +153,11 @@ def by_model(
 def cosines(model: Path, corpus: Path, layer: int, dim: int) -> dict[str, dict[str, float]]:
     """Query id to docid to cosine, by a full scan of vectors kept as halves of a float."""
     dataset = open_dataset(str(corpus))
-    encoder, tokenizer = load_auto(model)
+    encoder = load_auto(model)
     documents, queries = list(dataset.documents()), dataset.queries("train")
 
     def units(texts: list[str], side: str, kept: type) -> np.ndarray:
-        vectors = embed_texts(encoder, tokenizer, texts, side, [layer])[0][:, :dim]
+        vectors = encoder.vectors(texts, side, [layer])[0][:, :dim]
         vectors = vectors.astype(kept).astype(np.float64)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 

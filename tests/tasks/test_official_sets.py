@@ -228,7 +228,7 @@ def test_what_the_corpus_lacks_is_neither_trained_on_nor_mined_for(place: Path) 
     asked = {"dev": "test", "dev_queries": 20, "dev_documents": 20, "evaluate_steps": 1}
     data = open_training_data(TrainSettings(corpus=str(folder), **asked))
     assert data.quality is not None
-    found = data.quality(*checkpoint.load(place / "model"))
+    found = data.quality.of(checkpoint.load(place / "model"))
     assert all(0 <= value <= 1 for value in found.values())
 
     report = mine(MineRequest(place / "groups.jsonl", str(folder), retriever="bm25", negatives=2))

@@ -21,7 +21,6 @@ from m2dr.core.records import Cut
 from m2dr.evaluation.grid import read_grid
 from m2dr.model.card import BEGIN, END
 from m2dr.model.checkpoint import load
-from m2dr.model.embed import embed_texts
 from m2dr.model.words import WordTable, unit_rows
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -101,8 +100,7 @@ def test_exits_of_an_index_are_exported(tiny_backbone: Path, tiny_corpus: Path) 
     m2dr.Index.build(model, str(tiny_corpus), dims=[32])
     (exits,) = Path("indexes").glob("*/*/exits")
     done("export", "--model", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
-    encoder, tokenizer = load(tiny_backbone, exits=exits)
-    expected = embed_texts(encoder, tokenizer, TEXTS, "query", (2,))[0][:, :8]
+    expected = load(tiny_backbone, exits=exits).vectors(TEXTS, "query", (2,))[0][:, :8]
     again = m2dr.Encoder.from_pretrained("small", device="cpu", dtype="fp32")
     if again.card.similarity == "cosine":
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)

@@ -129,7 +129,7 @@ def test_dev_drops_the_querys_own_document(tiny_backbone: Path, tmp_path: Path) 
     quality = open_training_data(TrainSettings(corpus=str(folder))).quality
 
     assert quality is not None
-    assert {*quality(*load(tiny_backbone)).values()} == {1.0}
+    assert {*quality.of(load(tiny_backbone)).values()} == {1.0}
 
 
 @pytest.mark.parametrize(("rows", "drawn"), [(0, "at random"), (2, "given"), (1, "1 of 2")])

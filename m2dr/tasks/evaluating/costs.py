@@ -24,7 +24,6 @@ from m2dr.index.codes import AGAIN, CODES
 from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.ranker import Ranker
 from m2dr.index.store import Store
-from m2dr.model.embed import embed_texts
 from m2dr.model.encoder import Encoder
 from m2dr.tasks.corpus import open_bm25, open_corpus
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
@@ -233,7 +232,7 @@ def document_speeds(
     def encode(layer: int, texts: Sequence[str]) -> None:
         opened = encoders[layer].opened
         assert opened is not None, "documents are encoded by layers"
-        embed_texts(cast(Encoder, opened.runtime), opened.tokenizer, texts, "document", [layer])
+        opened.vectors(texts, "document", [layer])
 
     for layer in layers:
         encode(layer, documents[:WARM_UP])

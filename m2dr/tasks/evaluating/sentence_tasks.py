@@ -37,7 +37,6 @@ from m2dr.evaluation.sentence_tasks import (
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model
-from m2dr.model.embed import embed_texts
 from m2dr.tasks.models import cuts_of, names_of, newest_model
 
 # The vectors [N, H] of a layer, both rows [P] of each pair, what people said of it [P], and the
@@ -206,10 +205,10 @@ def _grids(
         for task in tasks:
             locks.enter_context(lock_folder(_folder(request.out, task.name, task.split) / name))
         deepest = max(cuts).layer
-        encoder, tokenizer = checkpoint.load(model, deepest, request.device, request.dtype)
+        encoder = checkpoint.load(model, deepest, request.device, request.dtype)
         for task in tasks:
             with progress(f"Encoding {task.name}", len(task.texts), "sentences") as advance:
-                vectors = embed_texts(encoder, tokenizer, task.texts, "document", layers, advance)
+                vectors = encoder.vectors(task.texts, "document", layers, advance)
             cells, notes = task.measure(Encoded(encoder.card, layers, dims, vectors))
             place = (name, task.name, task.split, task.size)
             grids.append(Grid(*place, cells, (*task.notes, *notes), unit=task.unit))

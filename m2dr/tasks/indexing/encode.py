@@ -46,18 +46,15 @@ from m2dr.maps.files import Maps
 from m2dr.maps.log import asked_now, read_log
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.embed import embed_tokens, embed_tokens_and_states
 from m2dr.model.graphs import (
     INT8,
     OPENVINO,
-    BatchEncoder,
     DocumentSource,
     choose_runtime,
     int8_digest,
     require_runtime,
 )
 from m2dr.model.int8 import SAMPLED_DOCUMENTS, quantize
-from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.tokens import Ragged
 from m2dr.tasks.corpus import CorpusRows, absolute, finish_change, open_corpus, texts_of
 from m2dr.tasks.indexing.on_ray import map_on_ray
@@ -184,9 +181,7 @@ class ShardEncoder:
 
     def __init__(self, job: EncodingJob, dataset: Dataset | None = None) -> None:
         self.job = job
-        self._encoder: BatchEncoder
-        self._tokenizer: ModelTokenizer
-        self._encoder, self._tokenizer = job.source.open(job.runtime)
+        self._encoder = job.source.open(job.runtime)
         self._stores = [StoreWriter(folder, plan) for folder, plan in job.stores]
         self._reader = ShardReader(dataset or open_corpus(job.corpus), job.shard_rows)
         self._before: dict[Path, Store] = {}
@@ -225,27 +220,24 @@ class ShardEncoder:
             raise UserError(f"{self.job.corpus} has become shorter while it was encoded.")
         positions = np.flatnonzero(self.job.copied(self._stores[0].folder, number) < 0)
         contents = [documents[position].content for position in positions]
-        rows = tokenize(self._encoder.card, self._tokenizer, contents, "document")
+        rows = self._encoder.tokens(contents, "document")
         digests = text_digests(document.content for document in documents)
         docids = [document.id for document in documents]
-        return _Texts(number, docids, digests, positions, contents, Ragged.of(rows))
+        return _Texts(number, docids, digests, positions, contents, rows)
 
     def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Encoded:
         lacking = [store for store in self._stores if not store.has(texts.number)]
         layers = [store.plan.layer for store in lacking]
-        encoder, pad_id = self._encoder, self._tokenizer.pad_id
-        vectors, states = np.empty((len(layers), 0, encoder.card.width), np.float32), None
+        card, given = self._encoder.card, (texts.contents, advance)
+        vectors, states = np.empty((len(layers), 0, card.width), np.float32), None
         sampled = self.job.sampled(texts.number)
-        if self.job.keeps_states and sampled.size and encoder.card.layers in layers:
-            vectors, sampled_states = embed_tokens_and_states(
-                encoder, texts.rows, pad_id, layers, sampled, advance, texts.contents
-            )
+        if self.job.keeps_states and sampled.size and card.layers in layers:
+            read = self._encoder.with_states(texts.rows, layers, sampled, *given)
+            vectors, sampled_states = read
             digest = hashlib.sha256(texts.digests).hexdigest()
             states = map_files.StateFile(digest, self.job.encoding, sampled_states)
         elif layers and len(texts.rows):
-            vectors = embed_tokens(
-                encoder, texts.rows, pad_id, layers, advance, texts=texts.contents
-            )
+            vectors = self._encoder.of_tokens(texts.rows, layers, *given)
         return texts, lacking, vectors, states
 
     def _write(

@@ -27,7 +27,6 @@ from m2dr.maps.files import Maps, sampled_rows
 from m2dr.maps.log import asked_now
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
-from m2dr.model.embed import embed_texts
 from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus
 from m2dr.tasks.vectors import vectors_of
 
@@ -246,9 +245,9 @@ def _try(
     documents = [dataset.document_at(int(row)) for row in chosen]
     # In bf16 the documents of some encoders lie as near to each other as to their fp32 vectors.
     dtype = "fp32" if request.dtype == "auto" else request.dtype
-    encoder, tokenizer = checkpoint.load(model, layer, request.device, dtype)
+    encoder = checkpoint.load(model, layer, request.device, dtype)
     texts = [document.content for document in documents]
-    ours = embed_texts(encoder, tokenizer, texts, "document", [layer])[0][:, : vectors.width]
+    ours = encoder.vectors(texts, "document", [layer])[0][:, : vectors.width]
     theirs = vectors.finite(rows[chosen])
     # A cosine would not do: of some encoders, that of any two documents is near 1.
     a, b = (

@@ -53,13 +53,11 @@ from m2dr.maps.words import WordRows
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.embed import embed_tokens_and_states
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import FittedExits, write_exits
 from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, WORDS
-from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.model.tokens import Ragged
 from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import open_bm25, texts_of
 from m2dr.tasks.encoder import Encoder as QueryModel
@@ -249,12 +247,13 @@ def _fit(target: Target) -> None:
             return
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
-        encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
+        loaded = checkpoint.load(job.model, None, device, dtype)
+        encoder = loaded.runtime
         drop_exits(encoder)
-        states = _states(job, dataset, store, folder, encoder, tokenizer)
+        states = _states(job, dataset, store, folder, loaded)
         sampled = map_files.sampled_rows(store.documents)
         texts = list(texts_of(dataset, sampled))
-        read = with_spans(encoder, tokenizer, texts, states, store.documents, queries)
+        read = with_spans(loaded, texts, states, store.documents, queries)
         short = ShortFile.packed(
             (*read.spans, *queries),
             as_targets(encoder, read.short[:, -job.model.card.width :]),
@@ -372,12 +371,11 @@ def _states(
     dataset: Dataset,
     store: Store,
     folder: Path,
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
+    encoder: TextEncoder[Encoder],
 ) -> NDArray[np.float32]:
     """Return the states of the documents of the fit, in the order of the corpus."""
     reader, files = ShardReader(dataset, job.shard_rows), []
-    runner: BatchEncoder | None = encoder if job.runtime == "torch" else None
+    runner: TextEncoder[BatchEncoder] | None = encoder if job.runtime == "torch" else None
     total = len(map_files.sampled_rows(store.documents))
     with progress("Reading states", total, "documents") as advance:
         for number, shard in enumerate(store.manifest.shards):
@@ -388,13 +386,10 @@ def _states(
             if file is None:
                 documents = reader.read(number)
                 contents = [documents[position].content for position in chosen]
-                rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
-                every = np.arange(len(rows))
-                layers = (encoder.layers,)
                 if runner is None:
                     require_runtime(job.runtime)
-                    runner = job.source.open(job.runtime)[0]
-                _, states = embed_tokens_and_states(runner, rows, tokenizer.pad_id, layers, every)
+                    runner = job.source.open(job.runtime)
+                states = runner.states(contents, "document")
                 file = map_files.StateFile(shard.texts, job.encoding, states)
                 file.write(folder, number)
             files.append(file)

@@ -23,7 +23,6 @@ from m2dr.index.store import Store, open_store
 from m2dr.maps.files import Maps
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
-from m2dr.model.embed import embed_texts
 from m2dr.tasks.corpus import CorpusRows, named, open_corpus
 from m2dr.tasks.indexing.certificate import bridge_told
 from m2dr.tasks.vectors import rotation_of
@@ -220,9 +219,9 @@ def _compare(
 ) -> Iterator[str]:
     """Yield a sentence per document whose vector differs now."""
     rows = list(documents)
-    encoder, tokenizer = checkpoint.load(model, store.layer, request.device, request.dtype)
+    encoder = checkpoint.load(model, store.layer, request.device, request.dtype)
     texts = [document.content for document in documents.values()]
-    fresh = embed_texts(encoder, tokenizer, texts, "document", [store.layer])[0]
+    fresh = encoder.vectors(texts, "document", [store.layer])[0]
     a = fresh[:, : store.width].astype(np.float64)
     b = np.asarray(store.rows(rows), np.float64)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)

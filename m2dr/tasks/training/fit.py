@@ -61,18 +61,19 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST_TEXTS, settings.seed)
     queries = read_log(Path(settings.queries) if settings.queries else None, settings.query_weight)
-    encoder, tokenizer = checkpoint.load(backbone)
-    runner = checkpoint.load(backbone, None, device, settings.dtype)[0]
-    for each in (encoder, runner):
-        drop_exits(each)
+    loaded = checkpoint.load(backbone)
+    runner = checkpoint.load(backbone, None, device, settings.dtype)
+    for each in (loaded, runner):
+        drop_exits(each.runtime)
     with held(folder):
         begin(folder, settings, resume=False, overwrite=overwrite)
         say(f"Fitting {settings.backbone} on {counted(len(texts.texts), 'texts', ',')}")
         record = fit_maps(
-            runner, tokenizer, texts, settings.seed, settings.rotation,
+            runner, texts, settings.seed, settings.rotation,
             settings.length, settings.language, queries=queries, query_weight=settings.query_weight,
         )  # fmt: skip
-        encoder.fitted, encoder.behind = runner.fitted, runner.behind
+        encoder = loaded.runtime
+        encoder.fitted, encoder.behind = runner.runtime.fitted, runner.runtime.behind
         encoder.to("cpu")
         card = encoder.card
         if not card.is_trained:
@@ -87,7 +88,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
             fit=record,
             fingerprint="",
         )
-        card = checkpoint.save(encoder, tokenizer, card, folder)
+        card = checkpoint.save(*loaded, card, folder)
         clear(folder)
     return FitReport(folder, card, record.texts, record.cosines, files=(folder,))
 

@@ -17,10 +17,10 @@ from m2dr.evaluation.sentence_tasks import distinct
 from m2dr.model import checkpoint, mlm
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_training_device, set_dropout
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import revision_of
 from m2dr.model.st_folder import reshaping_module
-from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.model.tokens import mask_tokens, masking_order
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.training.recipe import stairs_of
@@ -45,16 +45,21 @@ class _Setup:
     settings: PretrainSettings
     texts: int
     card: ModelCard
-    encoder: Encoder
-    tokenizer: ModelTokenizer
+    loaded: TextEncoder[Encoder]
     module: MaskedAutoencoder
     plan: Plan
     examples: Examples[Text]
 
+    @property
+    def encoder(self) -> Encoder:
+        """What is trained."""
+        return self.loaded.runtime
+
     def batch(self, chosen: Sequence[Text]) -> dict[str, object]:
         """Return the module's arguments for some texts."""
-        settings, inner = self.settings, self.tokenizer.inner
-        rows = self.tokenizer([text.text for text in chosen], settings.length)
+        settings, tokenizer = self.settings, self.loaded.tokenizer
+        inner = tokenizer.inner
+        rows = tokenizer([text.text for text in chosen], settings.length)
         special = set(inner.all_special_ids)
         words = min(len(inner), len(self.encoder.word_embeddings))
 
@@ -69,7 +74,7 @@ class _Setup:
             return found
 
         encoder, decoder = hidden(settings.encoder_mask, 1), hidden(settings.decoder_mask, 2)
-        return masked_batch(rows, encoder, decoder, self.tokenizer.pad)
+        return masked_batch(rows, encoder, decoder, tokenizer.pad)
 
 
 @timed
@@ -90,7 +95,8 @@ def pretrain(
 
         def save(kept: str) -> ModelCard:
             card = replace(setup.card, kept=kept)
-            return checkpoint.save(setup.encoder.eval(), setup.tokenizer, card, folder)
+            setup.encoder.eval()
+            return checkpoint.save(*setup.loaded, card, folder)
 
         report = run(setup, None, save, folder, resume, "Pre-training")
     return replace(report, then=f"; train it with: m2dr train --backbone {folder}")
@@ -110,10 +116,11 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     if settings.batch_size > count:
         raise UserError(f"batch_size = {settings.batch_size} was asked for, of {count} texts.")
     _check(settings, backbone)
-    encoder, tokenizer = checkpoint.load(backbone, None, device)
-    if tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(backbone.folder):
+    loaded = checkpoint.load(backbone, None, device)
+    encoder = loaded.runtime
+    if loaded.tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(backbone.folder):
         raise UserError(f"{settings.backbone} predicts no masks: it is causal or has none.")
-    decoder, _ = checkpoint.load(backbone, 1, device)
+    decoder = checkpoint.load(backbone, 1, device).runtime
     mlm.remove_word_embeddings(decoder)
     head, pretrained = mlm.masked_head(backbone.folder)
     if not pretrained:
@@ -141,7 +148,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
         exported_from="",
         fingerprint="",
     )
-    return _Setup(settings, count, card, encoder, tokenizer, module, plan, examples)
+    return _Setup(settings, count, card, loaded, module, plan, examples)
 
 
 def _check(settings: PretrainSettings, backbone: Model) -> None:

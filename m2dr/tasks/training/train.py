@@ -19,10 +19,10 @@ from m2dr.maps.fit import drop_exits, fit_maps
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
-from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.encoder import Encoder as Embedder
 from m2dr.tasks.models import fitted_cuts
 from m2dr.tasks.training import run_folder
@@ -136,17 +136,21 @@ class Setup:
     settings: TrainSettings
     data: TrainingData
     recipe: Recipe
-    encoder: Encoder
-    tokenizer: ModelTokenizer
+    loaded: TextEncoder[Encoder]
     module: TrainingModule
     plan: Plan
     examples: Examples[Any]
     pass_tokens: int  # what one more pass over the encoder costs
 
+    @property
+    def encoder(self) -> Encoder:
+        """What is trained."""
+        return self.loaded.runtime
+
     def batch(self, chosen: Any) -> dict[str, object]:  # groups or pairs
         """Return the module's arguments for some examples."""
         card, tokens = self.recipe.card, self.pass_tokens
-        return self.data.batch(card, self.tokenizer, chosen, pass_tokens=tokens).tensors()
+        return self.data.batch(card, self.loaded.tokenizer, chosen, pass_tokens=tokens).tensors()
 
 
 @timed
@@ -197,7 +201,7 @@ def train(
             if settings.lora_rank:
                 merge_lora(encoder)
             card = replace(_with_exits(setup), kept=kept)
-            return checkpoint.save(encoder, setup.tokenizer, card, folder)
+            return checkpoint.save(*setup.loaded, card, folder)
 
         return run(setup, data.quality, save, folder, resume, "Training", callbacks)
 
@@ -254,7 +258,7 @@ def run(
         return ", ".join(parts)
 
     def measured(quality: Quality) -> dict[str, float]:
-        dev.update(quality(setup.encoder, setup.tokenizer))
+        dev.update(quality.of(setup.loaded))
         title = f"Step {trainer.state.global_step}, mean {fmean(dev.values()):.4f}"
         cells = {cut: {measure: value} for cut, value in dev.items()}
         grid = Grid(title, "dev", "", quality.count, cells, unit=quality.unit)
@@ -361,14 +365,15 @@ def prepare(
     if settings.batch_size > data.count:
         given = counted(data.count, data.unit)
         raise UserError(f"batch_size = {settings.batch_size} was asked for, of {given}.")
-    encoder, tokenizer = checkpoint.load(backbone, recipe.card.layers, device)
+    loaded = checkpoint.load(backbone, recipe.card.layers, device)
+    encoder = loaded.runtime
     encoder.card = recipe.card
     if recipe.card.exit_head != "fitted":
         encoder.fitted = None  # of a fitted backbone: its layers will change
     elif encoder.fitted is None:
         say("Fitting exits before the first step")
         texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
-        fit_maps(encoder.eval(), tokenizer, texts, settings.seed, "learned", with_words=False)
+        fit_maps(loaded, texts, settings.seed, "learned", with_words=False)
     if recipe.card.exit_head == "linear":
         encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.full.layer])
     frozen = recipe.variant.freeze
@@ -394,17 +399,17 @@ def prepare(
     total = plan.examples * process_count()
     examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
     tokens = pass_tokens(encoder)
-    return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples, tokens)
+    return Setup(settings, data, recipe, loaded, module, plan, examples, tokens)
 
 
 def _with_exits(setup: Setup) -> ModelCard:
     """Fit the exits that training does not reach, and return the card of the model with them."""
-    encoder, tokenizer, settings = setup.encoder.eval(), setup.tokenizer, setup.settings
+    encoder, settings = setup.encoder.eval(), setup.settings
     card, frozen = setup.recipe.card, setup.recipe.variant.freeze
 
     def fit(rotation: Rotation) -> FitRecord:
         texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
-        return fit_maps(encoder, tokenizer, texts, settings.seed, rotation)
+        return fit_maps(setup.loaded, texts, settings.seed, rotation)
 
     if settings.refits:
         # Documents are those of the last layer from now on.

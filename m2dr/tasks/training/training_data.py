@@ -24,7 +24,7 @@ from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
 from m2dr.model.backbones import backbone_of
-from m2dr.model.embed import embed_texts
+from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.tokens import buckets, pad, split_by_length
@@ -43,16 +43,12 @@ MEASURE = "nDCG@10"  # of the dev queries
 
 @dataclass(frozen=True)
 class Quality:
-    """A measure on dev: called with an encoder and its tokenizer, it returns that of each cut."""
+    """A measure on dev."""
 
     measure: str
     count: int
     unit: str  # what is counted, in the plural
-    of: Callable[[Encoder, ModelTokenizer], dict[Cut, float]]
-
-    def __call__(self, encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
-        """Return the measure of each trained cut."""
-        return self.of(encoder, tokenizer)
+    of: Callable[[TextEncoder[Encoder]], dict[Cut, float]]  # of each trained cut
 
 
 def make_batch(
@@ -252,13 +248,13 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
     encoded, evaluator = Docids(encode_docids(docids)), Evaluator(judgements, [MEASURE])
     drop = {name: own for name in names if (own := dataset.own_document(name))}
 
-    def quality(encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
+    def quality(encoder: TextEncoder[Encoder]) -> dict[Cut, float]:
         """Return nDCG@10 of each trained cut, from one pass over the texts."""
         card = encoder.card
         layers = card.layers_trained
         sources = sorted({document_layer(card, layer) for layer in layers})
-        documents = embed_texts(encoder, tokenizer, texts, "document", sources)
-        asked = embed_texts(encoder, tokenizer, [query.text for query in queries], "query", layers)
+        documents = encoder.vectors(texts, "document", sources)
+        asked = encoder.vectors([query.text for query in queries], "query", layers)
         measured: dict[Cut, float] = {}
         for layer, vectors in zip(layers, asked, strict=True):
             dims = [cut.dim for cut in card.cuts if cut.layer == layer]
@@ -303,10 +299,10 @@ def _pairs_quality(settings: TrainSettings) -> Quality | None:
     gold = gold_scores(dev.pairs, dev.name)
     texts, first, second = distinct(dev.pairs)
 
-    def quality(encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
+    def quality(encoder: TextEncoder[Encoder]) -> dict[Cut, float]:
         """Return Spearman of each trained cut, from one pass over the texts."""
         card, measured = encoder.card, dict[Cut, float]()
-        vectors = embed_texts(encoder, tokenizer, texts, "document", card.layers_trained)
+        vectors = encoder.vectors(texts, "document", card.layers_trained)
         for layer, block in zip(card.layers_trained, vectors, strict=True):
             dims = sorted(cut.dim for cut in card.cuts if cut.layer == layer)
             by_dim = correlations(block, first, second, gold, dims)
