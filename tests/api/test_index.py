@@ -378,3 +378,9 @@ def test_a_query_without_a_known_word_has_no_vector(tiny_fitted: Path) -> None:
     assert any(words.embed_query("read"))
     with pytest.raises(UserError, match="No word of 'zzzz' is known at layer 0"):
         words.embed_query("zzzz")
+
+
+def test_a_name_leads_to_no_other_folder() -> None:
+    for name in ("..", "a/b"):
+        with pytest.raises(UserError, match="not that of a folder"):
+            m2dr.Index.build("minilm", ["a text"], name=name)

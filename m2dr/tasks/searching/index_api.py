@@ -147,6 +147,8 @@ class Index:
         root = Path(folder)
         if taken := options.keys() & {"root", "corpus"}:
             raise UserError(f"{min(taken)} = … was given; build takes folder, documents and name.")
+        if Path(name).name != name or name == "..":
+            raise UserError(f"name = {name!r} is not that of a folder.")
         shared: dict[str, Any] = {"root": root}
         if encoder:
             shared |= {name: value for name, value in encoder.options.items() if name != "runtime"}
