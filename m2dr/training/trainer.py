@@ -173,7 +173,8 @@ def last_complete_checkpoint(folder: Path, processes: int = 1) -> Path | None:
     Each process writes its own random state, and none waits for the others.
     """
     found = sorted(folder.glob("checkpoint-*"), key=lambda path: -step_of(path))
-    draws = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else []
+    draws = [f"rng_state_{rank}.pth" for rank in range(processes)]
+    draws = ["scheduler.pt", *(draws if processes > 1 else ["rng_state.pth"])]
     complete = (
         p for p in found if _is_complete(p) and all(zipfile.is_zipfile(p / n) for n in draws)
     )

@@ -124,12 +124,16 @@ def make_checkpoint(folder: Path, step: int) -> Path:
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     save_file({"weight": torch.zeros(4)}, path / "model.safetensors")
-    torch.save({"step": step}, path / "optimizer.pt")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        torch.save({"step": step}, path / name)
     (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return path
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+@pytest.mark.parametrize(
+    "file",
+    ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"],
+)
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_a_half_written_checkpoint_is_passed_over(file: str, damage: str, tmp_path: Path) -> None:
     older, newer = make_checkpoint(tmp_path, 9), make_checkpoint(tmp_path, 10)
