@@ -179,16 +179,15 @@ def begin(
         for path in list_folder(folder)
         if several and ((path / CARD).exists() or (path / RECORD).exists())
     ]
-    begun = (folder / RECORD).exists()
-    dead = begun and not any(
-        (path / CARD).exists() or any((path / CHECKPOINTS).glob("checkpoint-*"))
-        for path in (folder, *inside)
-    )
+    begun, places = (folder / RECORD).exists(), (folder, *inside)
+    finished = any((path / CARD).exists() for path in places)
+    resumable = begun and any(any((path / CHECKPOINTS).glob("checkpoint-*")) for path in places)
+    dead = begun and not (finished or resumable)
     if list_folder(folder) and not (overwrite or dead):
         contents = "other files"
-        if begun:
+        if resumable or (begun and several):
             contents = "an interrupted training, which --resume goes on with"
-        elif inside or (folder / CARD).exists():
+        elif inside or finished:
             contents = "a finished model"
         raise UserError(f"{folder} holds {contents}; choose another --out, or --overwrite it.")
     clear(folder)
