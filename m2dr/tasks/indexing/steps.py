@@ -280,17 +280,14 @@ def _log_with_vectors(target: Target) -> ShortFile:
     (path, given), index, card = target.given, target.job.index, target.job.model.card
     if path is None:
         short = ShortFile.read(index.exits).of(NO_SHORT_TEXTS.digests)
-        if len(short.texts) != len(index.asked.queries) or short.vectors.shape[1] not in (
-            0,
-            card.width,
-        ):
+        fits = not short.texts or short.vectors.shape[1] == card.width
+        if not fits or len(short.texts) != len(index.asked.queries):
             raise UserError(
                 f"{index} was asked to learn from {counted(len(index.asked.queries), 'queries')}, "
                 "whose vectors are not there; give --queries and --query-vectors."
             )
         return short
-    assert path
-    assert given
+    assert given  # `check_given` wants both
     queries = queries_of(path)
     places = distinct_queries(path, queries)
     vectors = query_vectors(given, card, index)
