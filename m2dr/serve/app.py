@@ -50,7 +50,7 @@ Dim = Annotated[int, Field(ge=1, description="Dims. Default: the most.")]
 Side = Literal["query", "document"]
 
 
-def _asked(each: DataclassField[Any], hint: Any) -> tuple[Any, Any]:
+def _search_field(each: DataclassField[Any], hint: Any) -> tuple[Any, Any]:
     """Return a field of `Ask` as pydantic reads it; null or absent is not given."""
     row, kind = option_of(each) or Option(), next(iter(get_args(hint)), hint)
     bounds: dict[str, Any] = {"ge": None if isinf(row.least) else row.least}
@@ -66,15 +66,15 @@ def _asked(each: DataclassField[Any], hint: Any) -> tuple[Any, Any]:
 
 _HINTS = get_type_hints(Ask)
 # Documents of a server are of one layer for each layer of the queries.
-ASKED = {each.name: _asked(each, _HINTS[each.name]) for each in fields(Ask)
+SEARCH_FIELDS = {each.name: _search_field(each, _HINTS[each.name]) for each in fields(Ask)
          if each.name != "document_layer"}  # fmt: skip
-_Asked = create_model("_Asked", **ASKED)  # type: ignore[call-overload]  # fields by name
+_SearchFields = create_model("_SearchFields", **SEARCH_FIELDS)  # type: ignore[call-overload]  # fields by name
 _USED = {each.name: (float, Field(description=(option_of(each) or Option()).help))
          for each in fields(Blend)}  # fmt: skip
 _Used = create_model("_Used", **_USED)  # type: ignore[call-overload]  # likewise
 
 
-class SearchBody(_Asked):  # type: ignore[valid-type,misc]  # made above
+class SearchBody(_SearchFields):  # type: ignore[valid-type,misc]  # made above
     """A search: one query, or several."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -265,7 +265,7 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         if (body.query is None) == (body.queries is None):
             raise Refused(422, "Give `query`, a text, or `queries`, a list of texts.", "query")
         queries = body.queries or [body.query or ""]
-        given = {name: getattr(body, name) for name in ASKED}
+        given = {name: getattr(body, name) for name in SEARCH_FIELDS}
         asked = {name: value for name, value in given.items() if value is not None}
         return await service.search(queries, asked, body.index, bool(body.compare))
 
