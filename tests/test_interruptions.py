@@ -1,11 +1,13 @@
 """A training that is stopped goes on with all that its recipe has learned or drawn."""
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from shell import Forked
 from transformers import TrainerCallback, TrainerState
 
 from m2dr.core.errors import Interrupted
@@ -48,7 +50,7 @@ def test_whatever_a_recipe_has_learned_or_drawn_is_gone_on_from(
     class Stop(TrainerCallback):
         def on_step_end(self, _: Any, state: TrainerState, *__: Any, **___: Any) -> None:
             if state.global_step == 5:
-                signal.raise_signal(signal.SIGTERM)  # as a batch system does, before it kills
+                raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="stopped at step 5; .*--resume"):
         verb.train(settings, tmp_path / "stopped", callbacks=[Stop()])
@@ -56,6 +58,25 @@ def test_whatever_a_recipe_has_learned_or_drawn_is_gone_on_from(
 
     assert done.card == whole.card
     assert log_of(done.folder) == log_of(whole.folder)
+
+
+def test_a_batch_system_that_stops_a_training_is_told_how_to_go_on(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    words = (
+        "train", "--variant", "plain", "--steps", "400", "--batch-size", "4", "--out", "model",
+        "--corpus", tiny_corpus, "--backbone", tiny_backbone, "--set", "evaluate_steps=0",
+        "--set", "save_steps=2",
+    )  # fmt: skip
+    told = tmp_path / "told.txt"
+    command = Forked(words, tmp_path, [Path(os.devnull), Path(os.devnull), told])
+    while not (tmp_path / "model" / "checkpoints" / "checkpoint-4").exists():
+        assert not command.ended(0.01), told.read_text()
+    os.kill(command.pid, signal.SIGTERM)
+
+    assert command.wait(60) == 1
+    assert "--resume goes on" in told.read_text()
+    assert "Traceback" not in told.read_text()
 
 
 def test_a_training_that_stopped_early_and_was_killed_ends_as_it_would_have(
