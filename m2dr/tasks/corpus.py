@@ -37,6 +37,7 @@ from m2dr.maps.files import Maps
 from m2dr.tasks.models import newest_model
 
 CHANGED = "changed-corpus.jsonl"  # beside a corpus.jsonl, which it replaces once it is encoded
+WRITTEN = ".written-by-m2dr"  # beside a corpus.jsonl that m2dr wrote; no other is ever changed
 
 
 def open_corpus(name: str) -> Dataset:

@@ -156,6 +156,29 @@ def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
         index.delete(["d0"])
 
 
+def test_a_corpus_that_m2dr_did_not_write_is_never_changed(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "data" / "own" / "corpus.jsonl"
+    corpus.parent.mkdir(parents=True)
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in DOCUMENTS))
+    before = corpus.read_bytes()
+    index = m2dr.Index.build(model, corpus.parent, folder=corpus.parents[1], exits=False)
+
+    for change in (
+        lambda: index.add(["another"]),
+        lambda: index.delete(["d0"]),
+        lambda: m2dr.Index.build(
+            model, ["another"], folder=corpus.parents[1], name="own", overwrite=True, exits=False
+        ),
+    ):
+        with pytest.raises(UserError, match="corpus.jsonl was not written by m2dr and is kept"):
+            change()
+
+    assert corpus.read_bytes() == before
+    assert len(m2dr.open_index(corpus.parent, **FP32)) == len(DOCUMENTS)
+
+
 def test_ids_and_what_get_gives_are_taken_back(model: m2dr.Encoder, tmp_path: Path) -> None:
     own = {"text": "of a field", "year": 1999}  # the first has the name of a column
     rows = [{"id": n, "text": TEXT, "metadata": own} for n in range(4)]

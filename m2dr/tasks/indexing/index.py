@@ -25,6 +25,7 @@ from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.graphs import require_runtime
 from m2dr.tasks.corpus import (
     CHANGED,
+    WRITTEN,
     distinct,
     document_line,
     model_for,
@@ -159,13 +160,18 @@ def sync(
         replace_same: whether documents of the same ids are replaced by those that are added.
 
     Raises:
-        UserError: the corpus is no such folder, a docid to add is there already or comes twice,
-            one to delete is not there, or no document would be left; nothing has changed then.
+        UserError: the corpus is no such folder, or m2dr did not write it, a docid to add is there
+            already or comes twice, one to delete is not there, or no document would be left;
+            nothing has changed then.
     """
     path = Path(os.path.realpath(Path(named(request.corpus)[1]) / CORPUS_FILE))
     if not path.is_file():
         raise UserError(
             f"{request.corpus} has no {CORPUS_FILE} to change; run m2dr index corpus again."
+        )
+    if not path.with_name(WRITTEN).exists():
+        raise UserError(
+            f"{path} was not written by m2dr and is kept: change it, then run m2dr index corpus."
         )
     with lock_file(path):
         return _change(request, path, add, set(delete), replace_same)

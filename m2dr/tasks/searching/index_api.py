@@ -23,7 +23,7 @@ from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import MANIFEST, STORE
 from m2dr.index.milvus import in_milvus
 from m2dr.index.vectors import prefixes
-from m2dr.tasks.corpus import write_documents
+from m2dr.tasks.corpus import WRITTEN, write_documents
 from m2dr.tasks.encoder import Encoder, Item, as_documents
 from m2dr.tasks.models import device_name, dtype_name
 from m2dr.tasks.query import QueryEncoders
@@ -207,6 +207,7 @@ class Index:
             corpus = Path(aside, "saved", self.resolved.corpus)
             shutil.copytree(home, corpus / home.name)
             write_documents(self.resolved.dataset.documents(), corpus / CORPUS_FILE)
+            (corpus / WRITTEN).touch()
             Path(aside, "saved").replace(target)
         return target
 
@@ -315,7 +316,7 @@ class Index:
     def add(
         self, documents: Any, *, replace: bool = False, columns: Columns | None = None
     ) -> "ChangeReport":
-        """Add documents to the corpus of `Index.build`, and to every layer and dim of its index.
+        """Add documents to the corpus that `Index.build` wrote, and to its whole index.
 
         Args:
             documents: as `build` takes them. Where all ids are whole numbers, as those that `build`
@@ -324,8 +325,9 @@ class Index:
             columns: as `build` takes them.
 
         Raises:
-            UserError: an id is there already, a document has no id or no text, or the index was
-                opened by its folder; nothing has changed then.
+            UserError: an id is there already, a document has no id or no text, the index was
+                opened by its folder, or its corpus is a file that m2dr did not write; nothing has
+                changed then.
         """
         from m2dr.tasks.indexing.index import sync
 
@@ -339,11 +341,12 @@ class Index:
 
     @missing_told()
     def delete(self, docids: str | int | Iterable[str | int]) -> "ChangeReport":
-        """Delete documents from the corpus of `Index.build`, and from its index.
+        """Delete documents from the corpus that `Index.build` wrote, and from its index.
 
         Raises:
-            UserError: an id is not there, or neither a text nor a whole number, or all documents
-                would be gone; nothing has changed then.
+            UserError: an id is not there, or neither a text nor a whole number, all documents
+                would be gone, or the corpus is a file that m2dr did not write; nothing has changed
+                then.
         """
         from m2dr.tasks.indexing.index import sync
 
@@ -404,7 +407,8 @@ def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool)
     """Write documents as corpus.jsonl of a folder of `root`, named by them by default; return it.
 
     Raises:
-        UserError: two have one id, or it holds other documents and may not overwrite them.
+        UserError: two have one id, or it holds other documents and may not overwrite them, as
+            ever where it was not written by this.
     """
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=root) as aside:
@@ -413,7 +417,11 @@ def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool)
         digest = sha256_of(unfinished)
         folder = root / (name or f"documents-{digest[:DIGITS]}")
         path = folder / CORPUS_FILE
-        if path.exists() and sha256_of(path) != digest:
+        if path.exists():
+            if sha256_of(path) == digest:
+                return folder
+            if not (folder / WRITTEN).exists():
+                raise UserError(f"{path} was not written by m2dr and is kept: take another name.")
             if name and not overwrite:
                 raise UserError(f"{folder} holds other documents; name it or overwrite=True.")
             for path_of in [
@@ -421,5 +429,6 @@ def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool)
             ]:
                 remove_folder(path_of)
         folder.mkdir(exist_ok=True)
+        (folder / WRITTEN).touch()
         unfinished.replace(path)
     return folder
