@@ -2,19 +2,21 @@
 
 A filter is read by Python's own grammar: comparisons by ==, !=, <, <=, >, >=, in and not in, joined
 by and, or and not. One = is read as ==, and a bare word where a value belongs as a text. A document
-that lacks a field fulfils no comparison with it.
+that lacks a field fulfils no comparison with it but == None, which is also written `is null`.
 
 Texts are kept as they are. Where all those of a field are numbers, each written as its number is,
 these stand in a second column, by which <, <=, >, >= and bare values compare; so do truths.
-A list is kept as the texts of its values. It fulfils == and in where one of them does, != where
-none is equal.
+A list is kept as the texts of its values. It fulfils == and in where one of them does, != and
+not in where none is equal.
 """
 
 import ast
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from itertools import islice
 from operator import and_, or_
 from pathlib import Path
@@ -34,8 +36,9 @@ Join = Callable[[str, Sequence[Any]], Any]  # of and, or, not, and conditions
 _EQUAL = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![=!<>])=(?!=)""")
 _SIGNS: Mapping[type[ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
-    ast.In: "in", ast.NotIn: "not in",
+    ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not",
 }  # fmt: skip
+_NONE = ("None", "null")  # unquoted: the document lacks the field
 _HOLDS = {"int64": "whole numbers", "double": "numbers", "bool": "true or false"}
 _BETWEEN = "\x1f"  # texts of a list that are searched as one
 _READ = "\x1fread"  # behind the name of a field: the column of what its texts are read as
@@ -87,6 +90,8 @@ class Filter:
 
         def compare(name: str, sign: str, scalars: Sequence[Any]) -> Any:
             field = compute.field(name)
+            if sign == "is":
+                return field.is_null()
             if sign in ("in", "==", "!="):
                 values = [scalar.as_py() for scalar in scalars]
                 if pa.types.is_list(types[name]):
@@ -109,7 +114,8 @@ class Filter:
         Args:
             types: as `expression` takes them.
             compare: called with a name of `types`, a sign of ==, !=, <, <=, >, >= or in, and
-                scalars of pyarrow: one, or those of in.
+                scalars of pyarrow: one, those of in, or none that a value can be equal to; or with
+                the sign is and no scalar, which a document without the field fulfils.
             join: called with and, or, or not, and what was made of the parts.
 
         Raises:
@@ -118,7 +124,7 @@ class Filter:
 
         def bound(name: str, sign: str, values: Sequence[_Written]) -> Any:
             column = _column(name, sign, values, types)
-            return compare(column, sign, _scalars(name, values, types[column]))
+            return compare(column, sign, _scalars(name, sign, values, types[column]))
 
         return _translated(self._tree, self._source, bound, join)
 
@@ -165,9 +171,15 @@ def _translated(
             several = "in" in sign and isinstance(right, ast.Tuple | ast.List | ast.Set)
             nodes = right.elts if several else [right]  # type: ignore[attr-defined]  # of these
             name, values = _value(left, source).text, [_value(value, source) for value in nodes]
+            lacks = compare(name, "is", ())
+            if any(not value.is_quoted and value.text in _NONE for value in values):
+                if len(values) > 1 or sign not in ("==", "!=", "is", "is not"):
+                    raise UserError(f"None was compared by {sign}; == and != take it, alone.")
+                return lacks if sign in ("==", "is") else join("not", [lacks])
             if sign == "not in":
-                return join("not", [compare(name, "in", values)])
-            return compare(name, sign, values)
+                return join("not", [join("or", [lacks, compare(name, "in", values)])])
+            if sign[:2] != "is":
+                return compare(name, sign, values)
     raise ValueError("no comparison")
 
 
@@ -208,9 +220,12 @@ def _column(name: str, sign: str, values: Sequence[_Written], types: Mapping[str
     return name
 
 
-def _scalars(name: str, values: Sequence[_Written], kind: Any) -> list[Any]:
+def _scalars(name: str, sign: str, values: Sequence[_Written], kind: Any) -> list[Any]:
     """Return the values that a field is compared with, as pyarrow's scalars of its type."""
     import pyarrow as pa
+
+    if kind == pa.int64():
+        values = [whole for value in values if (whole := _whole(value, sign))]
 
     kind = kind.value_type if pa.types.is_list(kind) else kind
     ways = [[kind]]
@@ -231,6 +246,19 @@ def _scalars(name: str, values: Sequence[_Written], kind: Any) -> list[Any]:
             holds = _HOLDS.get(str(kind), "dates")
             raise UserError(f"{name!r} holds {holds}, and the filter has {value.text[:200]!r}.")
     return scalars
+
+
+def _whole(value: _Written, sign: str) -> _Written | None:
+    """Return the whole number that compares as a decimal does; None where none is equal to it."""
+    try:
+        number = Decimal(value.text)
+        if not -(2**63) < number < 2**63:
+            return value
+    except InvalidOperation:  # no number
+        return value
+    if number % 1 and sign[0] not in "<>":
+        return None
+    return value._replace(text=str((math.ceil if sign in ("<", ">=") else math.floor)(number)))
 
 
 FIELDS = "fields.parquet"

@@ -288,7 +288,10 @@ def _condition(wanted: Filter, manifest: CollectionManifest) -> str:
 
     def compare(name: str, sign: str, scalars: Sequence[Any]) -> str:
         column, each = columns[name], "==" if sign == "in" else sign
-        parts = [f"{column} {each} {_literal(scalar)}" for scalar in scalars]
+        if sign == "is":
+            return f"({column} is null)"
+        equal_to_none = f"{column} is {'not ' * (sign == '!=')}null"
+        parts = [f"{column} {each} {_literal(scalar)}" for scalar in scalars] or [equal_to_none]
         return f"({column} is not null and ({' or '.join(parts)}))"
 
     def join(word: str, parts: Sequence[str]) -> str:
