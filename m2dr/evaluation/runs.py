@@ -45,7 +45,8 @@ def read_run(path: Path) -> Run:
     """Read a run file, plain or gzip, with its lines in any order.
 
     As in trec_eval, documents are ranked by their scores, not by the rank column. Lines of three
-    columns hold a score, as of Tevatron, or the rank, 1, 2, 3, as of MS MARCO.
+    columns hold a score, as of Tevatron, or, where each query has 1 to its number of lines once
+    each, the rank, as of MS MARCO.
 
     Raises:
         UserError: the file cannot be read, or a line is malformed, or a query has a document
@@ -69,8 +70,8 @@ def read_run(path: Path) -> Run:
         raise UserError(f"There is no run file {path}.") from None
     except Exception as error:  # whatever gzip raises for damaged bytes
         raise UserError(f"{path}, line {number}: {error}, in place of {_COLUMNS}.") from error
-    counts_up = all(list(values) == [*range(1, len(values) + 1)] for values in scores.values())
-    if len(line.split(None, 3)) == 3 and counts_up:
+    are_ranks = all(sorted(values) == [*range(1, len(values) + 1)] for values in scores.values())
+    if len(line.split(None, 3)) == 3 and are_ranks:
         scores = {query: array("f", (-rank for rank in ranks)) for query, ranks in scores.items()}
     return Run({query: Ranking.of(list(docids[query]), scores[query]) for query in docids})
 

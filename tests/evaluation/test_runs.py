@@ -136,7 +136,7 @@ def test_judgements_are_written_as_trec_eval_reads_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "lines", ["q\ta\t2.5\nq\tb\t9\nr\ta\t1\n", "q\tb\t1\nq\ta\t2\nr\ta\t1\n", "q Q0 a 1 1 x\nq Q0 b 2 2 x\nr Q0 a 1 1 x"]
+    "lines", ["q\ta\t2.5\nq\tb\t9\nr\ta\t1\n", "q\tb\t1\nq\ta\t2\nr\ta\t1\n", "q\ta\t2\nr\ta\t1\nq\tb\t1\n", "q Q0 a 1 1 x\nq Q0 b 2 2 x\nr Q0 a 1 1 x"]
 )  # fmt: skip
 def test_three_columns_are_scores_of_tevatron_or_ranks_of_ms_marco(
     lines: str, tmp_path: Path
