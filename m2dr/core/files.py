@@ -236,6 +236,12 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def file_state(path: Path) -> tuple[int, ...]:
+    """Return inode, size and times, which differ once a file was written, whatever `touch` did."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def short_name(name: str) -> str:
     """Return a name that fits a file, whose end is a digest where it is longer than 120 bytes.
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import cache_folder, json_sha256, sha256_of
+from m2dr.core.files import cache_folder, file_state, json_sha256, sha256_of
 from m2dr.core.records import paired
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, METADATA
 from m2dr.data.loaders import open_dataset
@@ -136,7 +136,7 @@ def passages_of(rows: Iterable[Row], passages: Passages) -> Iterator[Row]:
 
 def _changed_file(path: Path, columns: Columns, passages: Passages | None) -> str:
     files = [path] if path.is_file() else sorted(path.rglob("*"))
-    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    stamps = [(str(file), *file_state(file)) for file in files]
     key = json_sha256([str(path.resolve()), stamps, dict(columns), passages])[:12]
     folder = cache_folder() / "data" / key
     target = folder / f"{name_of(path)}.jsonl"

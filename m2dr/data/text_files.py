@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from m2dr.core.errors import UserError
+from m2dr.core.files import file_state
 from m2dr.core.records import paired
 
 if TYPE_CHECKING:
@@ -117,8 +118,7 @@ def cells(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.Reco
     import pyarrow as pa
     from pyarrow import csv
 
-    status = path.stat()
-    quoted = _are_closed(path, delimiter, (status.st_mtime_ns, status.st_size))
+    quoted = _are_closed(path, delimiter, file_state(path))
     if quoted is False and delimiter != "\t":
         raise UserError(f"{path} has a cell whose quotation mark is never closed.")
     try:
@@ -186,7 +186,7 @@ def _is_text(line: bytes) -> bool:
 def _are_closed(
     path: Path,
     delimiter: str,
-    state: tuple[int, int],  # noqa: ARG001  # part of the key
+    state: tuple[int, ...],  # noqa: ARG001  # part of the key
 ) -> bool | None:
     """Return whether cells that begin with a quote are closed: between tabs, by their end.
 

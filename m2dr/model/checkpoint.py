@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from m2dr.core.errors import UserError
 from m2dr.core.files import (
     explain_failure,
+    file_state,
     json_sha256,
     list_folder,
     lock_folder,
@@ -95,7 +96,7 @@ _IGNORED: dict[str, Collection[str]] = {
 }
 
 _loading = threading.Lock()  # of a backbone
-_File = tuple[Path, int, int, int]  # path, inode, size and time, which change with the content
+_File = tuple[Path, *tuple[int, ...]]  # path and `file_state`
 
 
 # Open
@@ -306,8 +307,7 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
 
 def _files(folder: Path, pattern: str) -> Iterator[_File]:
     for path in sorted(folder.glob(pattern)):
-        found = path.stat()
-        yield path, found.st_ino, found.st_size, found.st_mtime_ns
+        yield path, *file_state(path)
 
 
 @lru_cache(maxsize=8)

@@ -16,6 +16,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import (
     absolute_path,
     cache_folder,
+    file_state,
     json_sha256,
     lock_file,
     read_record,
@@ -277,8 +278,7 @@ class CorpusRows:
 
 def _digest_file(dataset: Dataset) -> Path:
     """Return the cache file of the digest of a dataset, named by the state of its files."""
-    state = [(str(path.resolve()), path.stat()) for path in dataset.files]
-    key = json_sha256([(name, status.st_size, status.st_mtime_ns) for name, status in state])
+    key = json_sha256([[str(path.resolve()), *file_state(path)] for path in dataset.files])
     return cache_folder() / "corpora" / f"{key}.json"
 
 

@@ -1,5 +1,6 @@
 """Data in memory is what the same data in a file is."""
 
+import os
 from collections import namedtuple
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.loaders import open_dataset
 from m2dr.data.memory import name_of_data, passages_of
 from m2dr.data.tables import rows_of
+from m2dr.tasks.corpus import CorpusDigest
 from m2dr.tasks.encoder import as_documents
 
 ROWS = [{"id": "a", "text": "open", "year": 1999}, {"id": "b", "text": "close", "year": 2001}]
@@ -32,6 +34,25 @@ DOCUMENTS = [
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("M2DR_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_file_that_changed_is_read_again_whatever_its_time_and_size(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_text('{"id": "a", "body": "open"}\n')
+    named = {"columns": {"text": "body"}}
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text(path.read_text().replace("body", "text"))
+    first = documents(path, **named)
+    digest = CorpusDigest.of(open_dataset(str(plain)))
+    times = {file: (file.stat().st_atime_ns, file.stat().st_mtime_ns) for file in (path, plain)}
+
+    path.write_text('{"id": "a", "body": "shut"}\n')
+    plain.write_text(path.read_text().replace("body", "text"))
+    os.utime(path, ns=times[path])
+    os.utime(plain, ns=times[plain])
+
+    assert [first[0].text, documents(path, **named)[0].text] == ["open", "shut"]
+    assert CorpusDigest.of(open_dataset(str(plain))).texts != digest.texts
 
 
 def documents(data: Any, **options: Any) -> list[Document]:
