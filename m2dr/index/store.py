@@ -135,16 +135,24 @@ class Store:
             raise IndexError(f"Rows {wanted} were asked for; there are {self.documents}.")
         return FORMATS[self.manifest.dtype].vectors(self.packed(wanted))
 
-    def packed(self, rows: Int64) -> list[Array]:
-        """Return stored rows [n] as the files hold them: parts [n, any] of `VectorFormat.pack`."""
+    def packed(self, rows: Int64, *, compare: bool = False) -> list[Array]:
+        """Return stored rows [n] as the files hold them: parts [n, any] of `VectorFormat.pack`.
+
+        Raises:
+            UserError: a shard with one of them is missing or has another size; or has changed,
+                which is looked at once for a store, and in a large one only if `compare`.
+        """
+        compare = compare or self.bytes <= HASHED_BYTES
         empty = FORMATS[self.manifest.dtype].pack(np.empty((0, self.width), np.float32))
         packed = [np.empty((len(rows), part.shape[1]), part.dtype) for part in empty]
         start = 0
         for shard in self.manifest.shards:
             here = np.flatnonzero((start <= rows) & (rows < start + shard.rows))
             if here.size:
-                for target, part in zip(packed, self._parts(shard), strict=True):
-                    target[here] = part[rows[here] - start]
+                parts = self._parts(shard)
+                with self._comparing(shard) if compare else nullcontext():
+                    for target, part in zip(packed, parts, strict=True):
+                        target[here] = part[rows[here] - start]
             start += shard.rows
         return packed
 

@@ -179,6 +179,26 @@ def test_a_corpus_that_m2dr_did_not_write_is_never_changed(
     assert len(m2dr.open_index(corpus.parent, **FP32)) == len(DOCUMENTS)
 
 
+@pytest.mark.parametrize("engine", ["flat", "bits1"])
+def test_damage_is_neither_copied_to_a_changed_index_nor_searched(
+    engine: str, model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    given = {"folder": tmp_path, "name": "c", "exits": False, "dims": [8], "engines": [engine]}
+    index = m2dr.Index.build(model, DOCUMENTS, **given)
+    (shard,) = tmp_path.rglob("vectors-*")
+    held = bytearray(shard.read_bytes())
+    held[5] ^= 64
+    shard.write_bytes(held)
+    refused = pytest.raises(UserError, match="vectors-.* is missing or not the file")
+
+    with refused:
+        index.add([{"id": "new", "text": TEXT}])
+    with refused:
+        index.delete("d8")
+    with refused:
+        m2dr.open_index(tmp_path / "c", engine=engine, dim=8, **FP32).search(TEXT, explain=True)
+
+
 def test_ids_and_what_get_gives_are_taken_back(model: m2dr.Encoder, tmp_path: Path) -> None:
     own = {"text": "of a field", "year": 1999}  # the first has the name of a column
     rows = [{"id": n, "text": TEXT, "metadata": own} for n in range(4)]

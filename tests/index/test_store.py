@@ -125,6 +125,8 @@ def test_damaged_vectors_are_neither_indexed_nor_searched(
     for engine in ("flat", "int8", "bits1"):
         with pytest.raises(UserError, match=r"vectors-00002\.f16|encoded anew|not finite"):
             build_index(open_store(store.folder), 8, engine)
+    with pytest.raises(UserError, match=r"vectors-00002\.f16 is missing or not"):
+        open_store(store.folder).rows([0, 24])
     assert not list(store.folder.rglob("manifest.json"))
 
 

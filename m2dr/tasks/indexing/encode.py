@@ -254,7 +254,8 @@ class ShardEncoder:
             copied = None
             if old_store := self._before.get(store.folder):
                 sources = self.job.copied(store.folder, texts.number)
-                copied = np.flatnonzero(sources >= 0), old_store.packed(sources[sources >= 0])
+                rows_before = sources[sources >= 0]
+                copied = np.flatnonzero(sources >= 0), old_store.packed(rows_before, compare=True)
             size += store.write(texts.number, texts.docids, rows, texts.digests, copied)
         cut = int((texts.rows.lengths >= self._encoder.card.document_length).sum())
         return WrittenShard(texts.number, len(texts.positions), size, cut)
