@@ -105,8 +105,17 @@ def test_a_changed_byte_in_any_file_is_named_and_its_search_refused(
         partial(search_given, filters=True),
     ]  # fmt: skip
     assert not any(map(refuses, searches + of_given))
-    files = sorted(path for path in (*made.rglob("*"), *given.rglob("*")) if path.is_file())
+    files = sorted(
+        path for path in (*made.rglob("*"), *given.rglob("*"))
+        if path.is_file() and path.stat().st_size
+    )  # fmt: skip
     assert len(files) > 18
+    for record in ("exits.json", "manifest.json"):
+        path = next(made.rglob(record))
+        path.rename(path.with_name("aside"))
+        (verdict,) = m2dr.index_verify(folders=[made], device="cpu", sample=1).verdicts
+        assert verdict.problems == (f"{path.parent} holds files without their record, {record}.",)
+        path.with_name("aside").rename(path)
     for path in files:
         whole = path.read_bytes()
         flip(path)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
+from m2dr.core.files import list_folder
 from m2dr.core.progress import progress
-from m2dr.core.records import Document
+from m2dr.core.records import EXITS_FILE, Document
 from m2dr.core.report import Report
 from m2dr.core.requests import VerifyRequest
 from m2dr.data.dataset import Dataset
@@ -18,7 +19,7 @@ from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids
 from m2dr.index.faiss import index_problems
 from m2dr.index.folder import IndexFolder
-from m2dr.index.manifest import built_indexes, store_folders
+from m2dr.index.manifest import MANIFEST, PARTIAL, STORE, built_indexes, store_folders
 from m2dr.index.store import Store, open_store
 from m2dr.maps.files import Maps
 from m2dr.model import checkpoint
@@ -114,6 +115,14 @@ def _shared_problems(index: IndexFolder) -> Iterator[str]:
             check()
         except UserError as error:
             yield str(error)
+    parts = [
+        (index.exits, (EXITS_FILE,)),
+        *((path, (STORE, PARTIAL)) for path in index.layer_folders),
+    ]
+    parts += [(path, (MANIFEST,)) for path in index.path.glob("layer-*/dim-*")]
+    for folder, records in parts:
+        if not any((folder / record).exists() for record in records) and list_folder(folder):
+            yield f"{folder} holds files without their record, {records[0]}."
 
 
 def _measured(index: IndexFolder) -> Iterator[str]:

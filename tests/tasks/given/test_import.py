@@ -107,7 +107,7 @@ def test_without_a_model_nothing_is_encoded_and_nothing_changes(world: Given) ->
     ):
         assert "no model" in refused(*asked)
     for change in (lambda: index.add([{"id": "new", "text": "read"}]), lambda: index.delete("d1")):
-        with pytest.raises(UserError, match="no model"):
+        with pytest.raises(UserError, match="not written by m2dr"):
             change()
     assert before == {path: path.read_bytes() for path in before}
     assert "ok" in run("index", "verify", home).stdout
