@@ -332,10 +332,25 @@ def sha256_of(path: Path) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of caches: $M2DR_CACHE, else m2dr in the user's cache folder."""
+    """Return the folder of caches: $M2DR_CACHE, else m2dr in the user's cache folder.
+
+    Of a user who has none, or may not write there, it lies in the folder of temporary files.
+
+    Raises:
+        UserError: there it belongs to another user, or cannot be made.
+    """
     if given := os.environ.get("M2DR_CACHE"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
+    with suppress(RuntimeError):  # the user has no home
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
+        if os.access(next(path for path in (folder, *folder.parents) if path.exists()), os.W_OK):
+            return folder
+    folder = Path(tempfile.gettempdir(), f"m2dr-{os.getuid()}")
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid == os.getuid():
+            return folder
+    raise UserError(f"{folder} cannot hold caches; name a folder for them by M2DR_CACHE.")
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 import os
 import stat
+import tempfile
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 from shell import held
@@ -14,6 +16,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import (
     LOCK_NAME,
     atomic_path,
+    cache_folder,
     json_sha256,
     list_folder,
     lock_file,
@@ -178,3 +181,23 @@ def test_stale_lock_is_removed(tmp_path: Path) -> None:
     with lock_folder(tmp_path):
         remove_stale_lock(tmp_path)
         assert lock.exists()
+
+
+def test_caches_of_a_user_without_a_home_lie_with_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("M2DR_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    folder = cache_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    own = cache_folder()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    folder.rename(tmp_path / f"m2dr-{os.getuid()}")  # another user made it
+    with pytest.raises(UserError, match="cannot hold caches; name a folder .* M2DR_CACHE"):
+        cache_folder()
+
+    assert (folder.parent, own) == (tmp_path, tmp_path / "own" / "m2dr")
