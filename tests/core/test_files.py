@@ -195,8 +195,9 @@ def test_caches_of_a_user_without_a_home_lie_with_temporary_files(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     own = cache_folder()
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
-    folder.rename(tmp_path / f"m2dr-{os.getuid()}")  # another user made it
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    folder.rename(tmp_path / f"m2dr-{other}")  # by another user
     with pytest.raises(UserError, match="cannot hold caches; name a folder .* M2DR_CACHE"):
         cache_folder()
 
