@@ -108,6 +108,7 @@ def write_readme(
         "grids": grids,
         "costs": _COSTS,
         "cosine": card.similarity == "cosine",
+        "fitted": card.exit_head == "fitted",
         "md": _escaped,
         "number": _number,
         # Backticks would end its block in Markdown.
