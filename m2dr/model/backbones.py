@@ -7,25 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core.errors import UserError, quoted
-from m2dr.core.files import explain_failure, read_object
 from m2dr.core.records import Attention, Pooling
-from m2dr.model.hub import transformer_folder
 
 if TYPE_CHECKING:  # a model card is read without loading either
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 _UNBOUNDED = 2**20  # tokens of a text at most, where no table of positions ends
-_LAYERS, _WIDTHS = (
-    ("num_hidden_layers", "n_layers", "num_layers"),
-    ("hidden_size", "dim", "d_model"),
-)
-_FIELDS: dict[str, object] = {
-    **dict.fromkeys((*_LAYERS, *_WIDTHS, "vocab_size", "max_position_embeddings"), int | None),
-    "model_type": str,
-    "auto_map": dict[str, object] | None,
-    **dict.fromkeys(("rope_scaling", "rope_parameters"), dict[str, object] | None),
-}
 
 
 @dataclass(frozen=True)
@@ -47,6 +35,12 @@ class Backbone:
     inner_key: str = "intermediate_size"  # of config.json, the dims inside the feed-forward part
     positions_key: str | None = "max_position_embeddings"  # None: a text may have any length
     class_name: str = "AutoModel"  # of transformers, the class that holds the encoder alone
+
+    @property
+    def size_keys(self) -> tuple[str, ...]:
+        """The fields of config.json that name layers, width and, if any, positions."""
+        ends = () if self.positions_key is None else (self.positions_key,)
+        return (self.layers_key, self.width_key, *ends)
 
     @property
     def model_class(self) -> Any:  # AutoModel and PreTrainedModel share no type
@@ -147,98 +141,46 @@ class ModelSizes:
 
 
 def backbone_of(config: "PretrainedConfig") -> Backbone:
-    """Return the row of BACKBONES for a configuration.
-
-    Raises:
-        UserError: its type has no row.
-    """
-    _refuse_other_type(config.model_type)
+    """Return the row of BACKBONES for a configuration that `check_config` accepts."""
     return BACKBONES[config.model_type]
 
 
-def _refuse_other_type(model_type: str) -> None:
-    if model_type not in BACKBONES:
-        known = ", ".join(BACKBONES)
-        raise UserError(f"The backbone is of type {model_type[:60]!r}, and m2dr knows {known}.")
-
-
-def read_config(folder: Path) -> "PretrainedConfig":
-    """Read the configuration of a backbone that m2dr knows.
-
-    Raises:
-        UserError: config.json is damaged, of a type that has no row, or of a model that needs code
-            of its own.
-    """
-    from transformers import AutoConfig
-
-    folder = transformer_folder(folder)
-    _read_table(folder)
-    with explain_failure(f"{folder / 'config.json'} cannot be read"):
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    backbone_of(config)
-    return config
-
-
-def read_sizes(folder: Path) -> ModelSizes:
-    """Return the sizes of a backbone, without transformers where config.json names each of them.
-
-    Raises:
-        UserError: as for `read_config`.
-    """
-    table = _read_table(transformer_folder(folder))
-    row = BACKBONES.get(str(table.get("model_type")))
-    keys = [key for key in (row.layers_key, row.width_key, row.positions_key) if key] if row else []
-    others = {*_LAYERS, *_WIDTHS} - {*keys}
-    if row is None or others & table.keys() or any(table.get(key) is None for key in keys):
-        # Transformers knows the default sizes, and other names.
-        return sizes_of(read_config(folder))
-    positions = table.get(row.positions_key or "")
-    return _sizes(row, table[row.layers_key], table[row.width_key], positions)
-
-
-def sizes_of(config: "PretrainedConfig") -> ModelSizes:
-    """Return the sizes of a backbone."""
-    row = backbone_of(config)
-    positions = getattr(config, row.positions_key or "", None)
-    return _sizes(row, config.num_hidden_layers, config.hidden_size, positions)
-
-
-def _sizes(row: Backbone, layers: int, width: int, positions: int | None) -> ModelSizes:
-    positions = _UNBOUNDED if positions is None else positions - row.reserved
+def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
+    """Return the sizes of a backbone that config.json, or transformers' form of it, names."""
+    row = BACKBONES[config["model_type"]]
+    layers, width, *ends = (config[key] for key in row.size_keys)
+    positions = ends[0] - row.reserved if ends else _UNBOUNDED
     return ModelSizes(layers, width, _UNBOUNDED if row.rotary else positions, positions)
 
 
-def _read_table(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    table = read_object(path, _FIELDS)
-    if "model_type" in table:  # of a type of which transformers knows nothing it says to update it
-        _refuse_other_type(table["model_type"])
-    refuse_own_code(path, table, ("AutoConfig", "AutoModel"))
-    _refuse_unread(path, table)
-    return table
+def check_config(path: Path, table: Mapping[str, Any]) -> None:
+    """Refuse a backbone that m2dr does not know, or does not run as its config.json asks.
 
+    Args:
+        path: of the config.json.
+        table: its content.
 
-def _refuse_unread(path: Path, table: Mapping[str, Any]) -> None:
-    """Refuse settings that change vectors, and that the backbone would not follow."""
+    Raises:
+        UserError: its type has no row, it needs code of its own, or a setting changes vectors in a
+            way that transformers does not follow.
+    """
     kind = str(table.get("model_type"))
-    row = BACKBONES.get(kind)
+    if kind not in BACKBONES:
+        known = ", ".join(BACKBONES)
+        raise UserError(f"The backbone is of type {kind[:60]!r}, and m2dr knows {known}.")
+    refuse_own_code(path, table, ("AutoConfig", "AutoModel", "AutoTokenizer"))
+    rotary = BACKBONES[kind].rotary
+    for key in sorted(table.keys() & _UNREAD.keys()):
+        if table[key] not in (None, *_UNREAD[key], *(("rope", "rotary") if rotary else ())):
+            asked = f"{key} = {quoted(table[key])}"
+            raise UserError(f"{path} asks for {asked}, and m2dr runs {kind} without it.")
     ropes = [table.get(key) or {} for key in ("rope_scaling", "rope_parameters")]
     # One table, or one for each type of attention.
     ropes += [inner for rope in ropes for inner in rope.values() if isinstance(inner, dict)]
-    for settings in (table, *ropes):
-        for key in settings.keys() & _UNREAD.keys():
-            harmless = (None, *_UNREAD[key])
-            if key == "position_embedding_type" and row and row.rotary:
-                harmless += ("rope", "rotary")
-            if settings[key] not in harmless:
-                asked = f"{key} = {quoted(settings[key])}"
-                raise UserError(f"{path} asks for {asked}, and m2dr runs {kind} without it.")
     for rope in filter(None, ropes):
         scaling = rope.get("rope_type") or rope.get("type") or "default"
-        if scaling not in _ROPES or (row and not row.rotary):
-            known = (
-                ", ".join(_ROPES) if row is None or row.rotary else f"{kind} without rotary ones"
-            )
+        if scaling not in _ROPES or not rotary:
+            known = ", ".join(_ROPES) if rotary else f"{kind} without rotary ones"
             raise UserError(f"{path} scales positions by {quoted(scaling)}; m2dr runs {known}.")
 
 

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCardData
 from m2dr.core.errors import UserError
 from m2dr.core.files import write_text
 from m2dr.core.records import Cut, ExportRecord, ModelCard
-from m2dr.model.hub import hub_id, runs_m2dr
+from m2dr.model.hub import FITTED_CUT, MODULES, hub_id
 
 README = "README.md"
 TEMPLATE = Path(__file__).with_name("card.md.j2")
@@ -83,7 +83,8 @@ def write_readme(
     kept, metadata = _earlier(folder)
     kind = "graph" if "module" in more else "table" if "fitted_on" in more else "model"
     kind = "export" if export and kind == "model" else kind
-    reads_words = runs_m2dr(folder)  # beside its exit
+    listed = folder / MODULES
+    reads_words = listed.exists() and FITTED_CUT in listed.read_text()  # beside its exit
     library = "m2dr" if kind == "table" or reads_words else "sentence-transformers"
     library = more.get("module", library)
     cut = card.full if export else _example(card)

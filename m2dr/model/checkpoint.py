@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from m2dr.core.files import (
     list_folder,
     lock_folder,
     read_json,
-    read_optional_object,
     read_record,
     sha256_of,
     write_record,
@@ -43,21 +42,9 @@ from m2dr.core.records import (
 )
 from m2dr.core.variants import ExitHead
 from m2dr.model import hub
-from m2dr.model.backbones import (
-    ModelSizes,
-    backbone_of,
-    cut_config,
-    read_config,
-    read_sizes,
-    refuse_own_code,
-)
+from m2dr.model.backbones import backbone_of, cut_config
 from m2dr.model.embed import TextEncoder
-from m2dr.model.st_folder import (
-    card_of_folder,
-    embedding_width,
-    lowercases,
-    write_fitted_cut,
-)
+from m2dr.model.folder import RUN, ModelFolder, card_of_folder
 
 if TYPE_CHECKING:
     import torch
@@ -69,10 +56,6 @@ if TYPE_CHECKING:
 TOKENIZERS = (hub.TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
     ("added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "*.model")
 )
-_TOKENIZER_FIELDS: dict[str, object] = {  # of tokenizer_config.json, and of config.json
-    "auto_map": dict[str, object] | None,
-    **dict.fromkeys(("add_bos_token", "add_eos_token"), bool | None),
-}
 _PROBE = 16  # tokens; no tokenizer puts more around a text
 
 # Fields that change no vector, so that they may differ between two copies of one model.
@@ -111,13 +94,13 @@ class Model:
 
     Attributes:
         name: folder or id as given; records have it.
-        place: its folder; of imported vectors, theirs.
+        found: its folder; of imported vectors, theirs.
         card: with the lengths of texts that were asked for.
         own_lengths: of queries and documents, where others were asked for.
     """
 
     name: str
-    place: Path
+    found: ModelFolder = field(compare=False)
     card: ModelCard
     own_lengths: tuple[int, int] | None = field(default=None, compare=False)
 
@@ -125,23 +108,24 @@ class Model:
         return self.name
 
     @property
-    def folder(self) -> Path:
-        """The folder of its files, which are those that it was opened with.
+    def files(self) -> ModelFolder:
+        """Its folder, whose files are those that it was opened with.
 
         Raises:
             UserError: one was changed since, or there are only imported vectors.
         """
         if self.card.variant == GIVEN:
             none = "has vectors and no model; take layer 0 or --query-vectors"
-            raise UserError(f"{self.place} {none}.")
-        if fingerprint(self.place, self.card) != self.card.fingerprint:
-            raise UserError(f"Files in {self.place} are not those that {self} was opened with.")
-        return self.place
+            raise UserError(f"{self.found.path} {none}.")
+        if fingerprint(ModelFolder.read(self.found.path), self.card) != self.card.fingerprint:
+            place = self.found.path
+            raise UserError(f"Files in {place} are not those that {self} was opened with.")
+        return self.found
 
-    @cached_property
-    def sizes(self) -> ModelSizes:
-        """The sizes of its backbone."""
-        return read_sizes(self.folder)
+    @property
+    def folder(self) -> Path:
+        """The path of `files`."""
+        return self.files.path
 
     @property
     def last_layer_has_exit(self) -> bool:
@@ -165,7 +149,7 @@ class Model:
         told: dict[str, Any] = {side: n for side, n in lengths.items() if n is not None}
         if not told or self.card.variant == GIVEN:
             return self
-        longest = self.sizes.tokens
+        longest = self.found.sizes.tokens
         for side, length in told.items():
             if not 1 <= length <= longest:
                 raise UserError(f"{side} = {length} was asked for; {self} reads 1 to {longest}.")
@@ -187,7 +171,7 @@ class Model:
 
     def on_this_machine(self) -> "Model":
         """Return the model, which was opened on another machine, as it lies on this one."""
-        return replace(self, place=hub.find_folder(self.name))
+        return replace(self, found=ModelFolder.read(hub.find_folder(self.name)))
 
 
 def open_model(
@@ -210,9 +194,10 @@ def open_model(
             was written for, or a length that the model does not read.
     """
     if (Path(name) / CARD_FILE).exists():
-        return Model(str(name), Path(name), read_record(Path(name) / CARD_FILE, ModelCard))
-    folder = hub.find_folder(str(name), revision)
-    model = Model(str(name), folder, _card_in(folder, str(name)))
+        card = read_record(Path(name) / CARD_FILE, ModelCard)
+        return Model(str(name), ModelFolder(Path(name)), card)
+    folder = ModelFolder.read(hub.find_folder(str(name), revision))
+    model = Model(str(name), folder, _card_of(folder, str(name)))
     return model.with_lengths(query_length, document_length)
 
 
@@ -221,13 +206,13 @@ def read_card(name: str | Path) -> ModelCard:
     return open_model(name).card
 
 
-def _card_in(folder: Path, name: str) -> ModelCard:
-    path = folder / hub.CARD
+def _card_of(folder: ModelFolder, name: str) -> ModelCard:
+    path = folder.path / hub.CARD
     if not path.exists():
-        card = card_of_folder(name, folder, hub.revision_of(folder))
+        card = card_of_folder(name, folder, hub.revision_of(folder.path))
         return replace(card, fingerprint=fingerprint(folder, card))
-    card, sizes = read_card_file(path), read_sizes(folder)
-    here = sizes.layers, embedding_width(folder, sizes, card.pooling)
+    card, sizes = read_card_file(path), folder.sizes
+    here = sizes.layers, folder.width(card.pooling)
     if card.exit_head == "fitted" and card.exported_from:  # a cut; loading checks its exit
         here = sizes.layers, card.width
     if (card.layers, card.width) != here:
@@ -236,10 +221,13 @@ def _card_in(folder: Path, name: str) -> ModelCard:
     if longest > sizes.tokens:
         raise UserError(f"{path} has texts of {longest} tokens; its encoder reads {sizes.tokens}.")
     for file in {"linear": (hub.HEADS,), "fitted": (hub.EXITS, hub.WORDS)}.get(card.exit_head, ()):
-        if not (folder / file).exists():
-            raise UserError(f"{folder} lacks {file}, and {hub.CARD} says that the model has it.")
+        if not (folder.path / file).exists():
+            raise UserError(
+                f"{folder.path} lacks {file}, and {hub.CARD} says that the model has it."
+            )
     if fingerprint(folder, card) != card.fingerprint:
-        raise UserError(f"Files in {folder} were changed: {hub.CARD} has another fingerprint.")
+        place = folder.path
+        raise UserError(f"Files in {place} were changed: {hub.CARD} has another fingerprint.")
     return card
 
 
@@ -264,7 +252,7 @@ def read_exported(folder: Path) -> ExportRecord | None:
     return read_record(path, ExportRecord) if path.exists() else None
 
 
-def fingerprint(folder: Path, card: ModelCard) -> str:
+def fingerprint(folder: ModelFolder, card: ModelCard) -> str:
     """Return the sha256 of all that decides the vectors of a model folder, in hex.
 
     That is its weights, config.json, the files of its tokenizer, the modules behind its pooling,
@@ -280,9 +268,8 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
     Raises:
         UserError: a file cannot be read, or is not JSON.
     """
-    folder = folder.resolve()
-    inner = hub.transformer_folder(folder)
-    behind = hub.behind_pooling(folder, card.similarity)
+    place, inner = folder.path.resolve(), folder.inner.resolve()
+    behind = folder.behind(card.similarity)
     files = [
         file
         for name in ("config.json", *TOKENIZERS, *hub.TRANSFORMER_SETTINGS)
@@ -290,13 +277,13 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
     ]
     for row in behind:
         files += [
-            *_files(folder / row.path, "config.json"),
-            *_files(folder / row.path, hub.WEIGHTS),
+            *_files(place / row.path, "config.json"),
+            *_files(place / row.path, hub.WEIGHTS),
         ]
-    is_ours = (folder / hub.CARD).exists()
+    is_ours = (place / hub.CARD).exists()
     with ThreadPoolExecutor(1) as pool:  # hashing releases Python's lock, and JSON does not
         weights = pool.submit(_hash, *_files(inner, "*.safetensors"))
-        names = [file[0].relative_to(folder).as_posix() for file in files]
+        names = [file[0].relative_to(place).as_posix() for file in files]
         parts = [*zip(names, (_hash_one(file, is_ours) for file in files), strict=True)]
     head = [weights.result(), card.attention, card.exit_head, [row.kind for row in behind]]
     digest = hashlib.sha256(json.dumps(head).encode())
@@ -400,28 +387,22 @@ def load(
     device = choose_device(str(device))
     dtype = choose_dtype(dtype, device) if isinstance(dtype, str) else dtype
     model = model if isinstance(model, Model) else open_model(model)
-    folder, card = model.folder, model.card
+    files, card = model.files, model.card
+    folder = files.path
     if not any((folder / file).exists() for file in (hub.CARD, hub.MODULES, "1_Pooling")):
         taken = f"without other settings they are {card.pooling} and {card.similarity}"
         say_once(f"{model.name} names no pooling and no similarity; {taken}.")
     if exits is not None:
         refuse_ended(model)
         check_exits(exits, card.fingerprint, hub.EXITS, hub.WORDS)
-    config = read_config(folder)
-    tokenizer = load_tokenizer(folder)
-    inner = tokenizer.inner
-    own = [i for i in inner.get_vocab().values() if i not in inner.added_tokens_decoder]
-    last = max(*own, tokenizer.pad_id)
-    if last >= config.vocab_size:
-        most = config.vocab_size
-        raise UserError(f"The tokenizer in {folder} gives ids up to {last}; {most} have vectors.")
+    config = files.config()
+    tokenizer = load_tokenizer(files)
     for length in ("query_length", "document_length"):
         tokenizer.require_room(getattr(card, length), f"{model} has {length}")
     if layer is not None:
         config = cut_config(config, max(layer, 1))  # a backbone has at least one
-    transformer = _load_transformer(folder, config, dtype)
-    encoder = Encoder(transformer, card)
-    encoder.behind = modules_behind(folder, card, encoder.pooled_width)
+    encoder = Encoder(_load_transformer(files.inner, config, dtype), card)
+    encoder.behind = modules_behind(files, card)
     _give_exits(encoder, folder, exits)
     return TextEncoder(encoder.to(device).eval(), tokenizer)
 
@@ -443,7 +424,7 @@ def _load_transformer(
     failure = explain_failure(f"The model in {folder} cannot be loaded")
     with failure, _loading, MadeIn(dtype):
         transformer, report = row.model_class.from_pretrained(
-            hub.transformer_folder(folder),
+            folder,
             config=config,
             dtype=torch.get_default_dtype(),
             output_loading_info=True,
@@ -479,34 +460,34 @@ def _give_exits(encoder: "Encoder", folder: Path, exits: Path | None) -> None:
         encoder.behind = nn.Sequential()  # it follows the last layer alone
 
 
-def load_tokenizer(model: Path) -> "ModelTokenizer":
-    """Load the tokenizer of the folder of a model or a backbone, without its weights.
+def load_tokenizer(model: ModelFolder) -> "ModelTokenizer":
+    """Load the tokenizer of a model or a backbone, without its weights.
 
     Raises:
-        UserError: there is none, it is damaged, it needs code of its own, or it has no words.
+        UserError: there is none, it is damaged, of another model, or has no words.
     """
     from transformers import AutoTokenizer
 
     from m2dr.model.tokenizer import ModelTokenizer, add_ends, lowercase
 
-    folder = hub.transformer_folder(model)
-    settings: dict[str, Any] = {}
-    for path in (folder / "config.json", folder / "tokenizer_config.json"):
-        settings = read_optional_object(path, _TOKENIZER_FIELDS)
-        refuse_own_code(path, settings, ["AutoTokenizer"])
+    folder = model.inner
     with explain_failure(f"The tokenizer in {folder} cannot be loaded"):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        add_ends(inner, settings)
-        tokenizer = ModelTokenizer(inner, lowercases(model))
-        if tokenizer.lowercases:
+        add_ends(inner, model.tokenizer)
+        tokenizer = ModelTokenizer(inner, model.lowercases)
+        if model.lowercases:
             lowercase(inner.backend_tokenizer)
         special = {str(token) for token in inner.added_tokens_decoder.values() if token.special}
         words = inner.get_vocab().keys() - special - set(inner.all_special_tokens)
         tokenizer(["a"], _PROBE)
     if not any(char.isalnum() for word in words for char in word):
         raise UserError(f"The tokenizer in {folder} has no vocabulary, only special tokens.")
-    size = read_config(model).vocab_size
-    return replace(tokenizer, beyond=frozenset(n for n in inner.get_vocab().values() if n >= size))
+    size = model.config().vocab_size
+    beyond = frozenset(number for number in inner.get_vocab().values() if number >= size)
+    last = max([tokenizer.pad_id, *(beyond - inner.added_tokens_decoder.keys())])
+    if last >= size:
+        raise UserError(f"The tokenizer in {folder} gives ids up to {last}; {size} have vectors.")
+    return replace(tokenizer, beyond=beyond)
 
 
 # Save
@@ -532,21 +513,27 @@ def save(
         The card, with the fingerprint of the files that were written, and the kind of exit heads
         that the encoder has.
     """
+    from m2dr.model import modules as st
     from m2dr.model.card import read_training_settings, write_readme
-    from m2dr.model.exits import write_heads
+    from m2dr.model.exits import write_exits, write_heads
 
-    lowers = tokenizer.lowercases
     with folder_aside(folder) as aside:
         _write_transformer(encoder.transformer, card, aside)
         write_heads(encoder.exit_heads, aside)
         save_tokenizer(tokenizer, aside)
-        _write_exit(encoder, card, aside, lowers, alone=record is not None)
+        if encoder.fitted is not None:
+            write_exits(encoder.fitted, aside)
+        if encoder.last_layer_has_exit:  # a module of m2dr runs it there, with the words
+            st.write_fitted_cut(card, aside)
+        else:  # a cut of one layer keeps no place for an exit head
+            first = st.FIRST + (record is None)
+            st.write_model_files(encoder, card, aside, tokenizer.lowercases, first)
         head: ExitHead = "linear" if encoder.exit_heads else "none"
         if encoder.fitted is not None:
             head = "fitted"
         card = replace(card, exit_head=head)
         write_record(aside / hub.CARD, card, sealed=False)
-        card = replace(card, fingerprint=fingerprint(aside, card))
+        card = replace(card, fingerprint=fingerprint(ModelFolder.read(aside), card))
         write_record(aside / hub.CARD, card, sealed=False)
         if record is not None:
             write_record(aside / EXPORTED_FILE, record)
@@ -556,7 +543,7 @@ def save(
         for path in folder.glob(pattern):  # of an earlier model
             path.unlink()
     for path in folder.glob("[0-9]*_*"):
-        if path.name.partition("_")[2] in hub.RUN:
+        if path.name.partition("_")[2] in RUN:
             shutil.rmtree(path, ignore_errors=True)
     readable = (aside / hub.CARD).stat().st_mode  # safetensors lets only the owner read its files
     for path in sorted(aside.iterdir(), key=lambda path: path.name == hub.CARD):
@@ -568,32 +555,6 @@ def save(
         path.replace(target)
     aside.rmdir()
     return card
-
-
-def _write_exit(
-    encoder: "Encoder", card: ModelCard, aside: Path, lowers: bool, alone: bool
-) -> None:
-    """Write fitted exits, and the modules that sentence-transformers runs behind the encoder.
-
-    A fitted exit, to which words belong, is run there by a module of m2dr.
-    """
-    from m2dr.model import modules as st
-    from m2dr.model.exits import write_exits
-
-    fitted = encoder.fitted
-    if fitted is not None:
-        write_exits(fitted, aside)
-    if encoder.last_layer_has_exit:
-        write_fitted_cut(aside, card)
-        return
-    if alone and fitted is None:
-        rows = st.write_modules(encoder.behind, aside, st.FIRST)
-        if card.similarity == "cosine":  # its modules cut the vectors, and may normalise them too
-            rows += st.write_modules([st.Normalize()], aside, st.FIRST + len(rows))
-        st.write_settings(card, aside, rows, lowers)
-    else:
-        last = encoder.exit_heads.state_dict().get(f"{encoder.layers}.weight")  # of a cut encoder
-        st.write_model_files(card, aside, encoder.behind, last, lowers)
 
 
 def save_tokenizer(tokenizer: "ModelTokenizer", folder: Path) -> None:
@@ -667,10 +628,11 @@ def adopt(model: str | Path, folder: Path, pooling: str = "", **fields: Any) -> 
     from m2dr.model.modules import Dense
 
     opened = open_model(model, fields.get("query_length"), fields.get("document_length"))
-    if (opened.folder / hub.CARD).exists():
+    files = opened.files
+    if (files.path / hub.CARD).exists():
         raise UserError(f"{model} has an {hub.CARD}, which says what its vectors are.")
     card = replace(opened.card, **fields)
-    if pooling and hub.behind_pooling(opened.folder):
+    if pooling and files.behind():
         raise UserError(f"{model} has modules behind its own pooling, {card.pooling}.")
     with locked_for_export(folder):
         loaded = load(opened)

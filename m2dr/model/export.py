@@ -2,14 +2,13 @@
 
 # Shapes in this file:
 #   B texts, T tokens, P dims of a pooled vector, N and M dims of a vector before and behind a map,
-#   K dims of the cut, V tokens.
+#   K dims of the cut.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,17 +27,16 @@ from m2dr.model import checkpoint
 from m2dr.model.card import write_readme
 from m2dr.model.checkpoint import Model
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder, IdsAndMask
+from m2dr.model.encoder import Encoder
 from m2dr.model.exits import FittedExits, linear
 from m2dr.model.graphs import RUNTIMES, write_graph_files
-from m2dr.model.modules import Dense, Truncate
-from m2dr.model.st_folder import write_model_settings
-from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.model.modules import Dense, Truncate, write_model_settings
+from m2dr.model.tokenizer import SAMPLE_QUERY
 from m2dr.model.words import WordTable, unit_rows
 
 LEAST_GRAPH_COSINE = 0.9999  # of a graph in fp32 to torch
-_SHAPES = ((1,), (2, 37), (1, 3, 8, 21, 60), (250,))  # words of the texts of each probe
-_PROBE_SEED = 13
+_WORDS = SAMPLE_QUERY.split() * 28
+_COUNTS = ((1,), (2, 37), (1, 3, 8, 21, 60), (250,))  # words of the texts of each probe
 
 
 @dataclass(frozen=True)
@@ -165,9 +163,7 @@ def _matrix(module: nn.Module) -> Tensor | None:
     """Return the matrix [M, N] of a map that is nothing more."""
     if isinstance(module, nn.Linear) and module.bias is None:
         return module.weight.detach()
-    if isinstance(module, Dense) and module.is_linear and module.linear.bias is None:
-        return module.linear.weight.detach()
-    return None
+    return module.matrix if isinstance(module, Dense) else None
 
 
 def _dense(weight: Tensor) -> Dense:
@@ -193,7 +189,8 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
     """
     kind, card, tokenizer = RUNTIMES[runtime], cut.card, cut.loaded.tokenizer
     kind.require()
-    probes = list(_probes(tokenizer, card.document_length))
+    texts = [[" ".join(_WORDS[:count]) for count in counts] for counts in _COUNTS]
+    probes = [tokenizer.pad(tokenizer(batch, card.document_length)) for batch in texts]
     layer = cut.encoder.layers
     expected = [unit_rows(cut.encoder.embed(*probe, [layer])[0]) for probe in probes]
     with _exported(folder) as aside:
@@ -209,7 +206,7 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
         record = replace(record, lowest_cosine=lowest)
         if words := cut.encoder.words:
             words.write(aside)
-        write_model_settings(aside, card)
+        write_model_settings(card, aside)
         write_record(aside / EXPORTED_FILE, record)
         module, side = kind.packages[-1], tokenizer.inner.truncation_side
         write_readme(card, aside, export=record, module=module, pad_id=tokenizer.pad_id, side=side)
@@ -225,16 +222,6 @@ def _exported(folder: Path) -> Iterator[Path]:
         for path in sorted(aside.iterdir()):
             path.replace(folder / path.name)
         aside.rmdir()
-
-
-def _probes(tokenizer: ModelTokenizer, length: int) -> Iterator[IdsAndMask]:
-    """Yield batches of texts of random tokens: one and many, short and as long as texts may be."""
-    random = np.random.default_rng(_PROBE_SEED)
-    known = np.array(tokenizer.ordinary_ids())
-    most = max(length - tokenizer.around, 1)
-    for counts in _SHAPES:
-        words = [random.choice(known, min(count, most)).tolist() for count in counts]
-        yield tokenizer.pad(tokenizer.enclosed(words))
 
 
 def write_words(model: Model, folder: Path, dim: int | None, exits: Path | None) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -165,39 +165,31 @@ def int8_digest(folder: Path) -> str:
     return sha256_of(constants)[:12] if constants.exists() else ""
 
 
-class _Vectors(nn.Module):
-    """Ids and mask [B, T] to the vectors [B, W] of one layer."""
+class _Graph(nn.Module):
+    """Ids and mask [B, T] to the vectors of a layer, [B, W], or pooled states, [L + 1, B, P]."""
 
-    def __init__(self, encoder: Encoder, layer: int, unit: bool) -> None:
+    def __init__(self, encoder: Encoder, layer: int | None, unit: bool) -> None:
         super().__init__()
         self.encoder = encoder
         self.layer = layer
         self.unit = unit
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        if self.layer is None:
+            layers = range(self.encoder.layers + 1)
+            pooled = self.encoder.pooled(input_ids, attention_mask, layers)
+            return torch.stack([pooled[layer] for layer in layers])
         vectors: Tensor = self.encoder(input_ids, attention_mask, [self.layer])
         return normalize(vectors[0], dim=-1) if self.unit else vectors[0]
 
 
-class _PooledStates(nn.Module):
-    """Ids and mask [B, T] to the pooled states [L + 1, B, P] of layers 0 to L."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        layers = range(self.encoder.layers + 1)
-        pooled = self.encoder.pooled(input_ids, attention_mask, layers)
-        return torch.stack([pooled[layer] for layer in layers])
-
-
 def _exported(encoder: Encoder, layer: int | None, unit: bool) -> ExportedProgram:
     """Export a layer of an encoder, or with None the pooled states of all; B and T are dynamic."""
-    module: nn.Module = _PooledStates(encoder)
-    if layer is not None:
-        module = _Vectors(encoder, layer, unit)
-    texts, tokens = Dim("texts"), Dim("tokens", max=sizes_of(encoder.transformer.config).tokens)
+    module = _Graph(encoder, layer, unit)
+    texts, tokens = (
+        Dim("texts"),
+        Dim("tokens", max=sizes_of(encoder.transformer.config.to_dict()).tokens),
+    )
     example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
     shapes = {name: {0: texts, 1: tokens} for name in _INPUTS}
     module.requires_grad_(False)
@@ -245,11 +237,18 @@ def _graph_folder(
 
 
 def _write_cached(encoder: Encoder, layer: int | None, folder: Path, runtime: str) -> None:
-    """Write a graph that is cached; the folder appears when all its files are written."""
+    """Write a graph that is cached."""
+    with cached_folder(folder) as aside:
+        write_graph_files(encoder, layer, aside, runtime)
+
+
+@contextmanager
+def cached_folder(folder: Path) -> Iterator[Path]:
+    """Lend an empty folder that becomes `folder` when the block ends without an error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
     try:
-        write_graph_files(encoder, layer, aside, runtime)
+        yield aside
         shutil.rmtree(folder, ignore_errors=True)
         aside.replace(folder)
     except OSError:
@@ -328,7 +327,7 @@ def open_graph(
         _write_cached(load(model, layer, exits=exits).runtime, layer, folder, name)
         run = kind.open(folder, form)
     graph = GraphRuntime(run, model.card, layer, words)
-    return TextEncoder(graph, load_tokenizer(model.folder))
+    return TextEncoder(graph, load_tokenizer(model.files))
 
 
 class OpenvinoBatches:

@@ -9,8 +9,6 @@ NNCF chooses the scales of weights and activations, and moves outliers of activa
 import io
 import logging
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -20,11 +18,10 @@ from timeit import repeat
 
 import numpy as np
 
-from m2dr.core.arrays import Float32, Int64
+from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted, require
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import say
-from m2dr.core.records import Side
 from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import IdsAndMask
 from m2dr.model.graphs import (
@@ -33,6 +30,7 @@ from m2dr.model.graphs import (
     PRECISIONS,
     BatchEncoder,
     DocumentSource,
+    cached_folder,
     int8_digest,
 )
 from m2dr.model.hub import OPENVINO_FILE
@@ -74,14 +72,14 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
     texts = [texts[row] for row in rows]
     used, checked = texts[::3], texts[1::3] + texts[2::3]
     exact = replace(source, dtype="fp32").open(OPENVINO)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
-    try:
-        _calibrate(source.graph_folder, _batches(exact, used, "document")[0], aside)
+    with cached_folder(folder) as aside:
+        _calibrate(source.graph_folder, _batches(exact, used), aside)
         coarse = replace(source, int8=aside).open(f"{INT8}{int8_digest(aside)}")
         first_words = [" ".join(text.split()[:QUERY_WORDS]) for text in checked]
-        queries = _vectors(exact, first_words, "query", source.layer)
-        vectors = [_vectors(each, checked, "document", source.layer) for each in (exact, coarse)]
+        layers = [source.layer]
+        queries = unit_rows(exact.vectors(first_words, "query", layers)[0])
+        both = (each.vectors(checked, "document", layers)[0] for each in (exact, coarse))
+        vectors = [*map(unit_rows, both)]
         cosine = float((vectors[0] * vectors[1]).sum(axis=1).mean())
         ranks = [_reciprocal_rank(queries @ rows.T) for rows in vectors]
         compared = (
@@ -90,10 +88,6 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
         )
         if not (cosine >= LEAST_INT8_COSINE and ranks[0] - ranks[1] <= MOST_LOSS):
             raise UserError(f"{source.model} loses too much in int8: {compared}.")
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.replace(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     gain = product_rate("int8") / product_rate(source.multiplied_name)
     say(
         f"int8 multiplies {gain:.1f} times as fast as {source.multiplied_name} here; calibrated on "
@@ -137,24 +131,12 @@ def _calibrate(graph: Path, batches: Sequence[IdsAndMask], folder: Path) -> None
     openvino.save_model(quantized, folder / OPENVINO_FILE, compress_to_fp16=False)
 
 
-def _batches(
-    encoder: TextEncoder[BatchEncoder], texts: Sequence[str], side: Side
-) -> tuple[list[IdsAndMask], Int64]:
-    """Return padded batches, and for each of their rows the number of its text."""
-    rows = encoder.tokens(texts, side)
+def _batches(encoder: TextEncoder[BatchEncoder], texts: Sequence[str]) -> list[IdsAndMask]:
+    """Return padded batches of documents."""
+    rows = encoder.tokens(texts, "document")
     order = np.argsort(rows.lengths, kind="stable")
     parts = [order[start : start + _BATCH] for start in range(0, len(order), _BATCH)]
-    return [rows.pad(part, encoder.tokenizer.pad_id) for part in parts], order
-
-
-def _vectors(
-    encoder: TextEncoder[BatchEncoder], texts: Sequence[str], side: Side, layer: int
-) -> Float32:
-    """Return unit vectors [n, W] of texts at a layer."""
-    batches, order = _batches(encoder, texts, side)
-    vectors = np.concatenate([each[0] for each in encoder.runtime.embed_many(batches, [layer])])
-    unit: Float32 = unit_rows(vectors)[np.argsort(order)]
-    return unit
+    return [rows.pad(part, encoder.tokenizer.pad_id) for part in parts]
 
 
 def _reciprocal_rank(scores: Float32) -> float:

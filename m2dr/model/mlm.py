@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from m2dr.core.files import explain_failure
-from m2dr.model.backbones import backbone_of, read_config
+from m2dr.model.backbones import backbone_of
 from m2dr.model.encoder import Encoder
-from m2dr.model.hub import transformer_folder
+from m2dr.model.folder import ModelFolder
 
 # Names in checkpoints of masked language modelling: the transform, the norm, the bias's owner.
 _STORED = (
@@ -96,16 +96,15 @@ class FirstTokenDecoder(nn.Module):
         return (replaced, *given[1:]), {k: v for k, v in named.items() if k != "hidden_states"}
 
 
-def masked_head(model: Path) -> tuple[MaskedHead, bool]:
-    """Return the masked-LM head of the folder of a backbone, and whether it has its weights.
+def masked_head(model: ModelFolder) -> tuple[MaskedHead, bool]:
+    """Return the masked-LM head of a backbone, and whether it has its weights.
 
     Without stored weights the head is initialised at random.
 
     Raises:
-        UserError: the folder is missing or damaged.
+        UserError: the folder is damaged.
     """
-    folder = transformer_folder(model)
-    config = read_config(folder)
+    folder, config = model.inner, model.config()
     spread = float(getattr(config, "initializer_range", 0.02))
     epsilon = float(getattr(config, "layer_norm_eps", 1e-12))
     head = MaskedHead(config.hidden_size, config.vocab_size, spread, epsilon)
@@ -114,11 +113,6 @@ def masked_head(model: Path) -> tuple[MaskedHead, bool]:
         if found:
             head.load_state_dict(found)
     return head, bool(found)
-
-
-def is_bidirectional(model: Path) -> bool:
-    """Return whether tokens see those that follow them, which masked-LM training needs."""
-    return not backbone_of(read_config(model)).causal
 
 
 def word_embeddings(encoder: Encoder) -> nn.Embedding:

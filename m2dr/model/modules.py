@@ -1,15 +1,15 @@
 """Run, load and write the torch modules of sentence-transformers behind the pooling.
 
 They are written out here because importing sentence-transformers takes seconds, and every fitted
-model has one. What their files may hold is in `st_folder.py`, which needs no torch.
+model has one. What their files may hold is in `folder.py`, which needs no torch.
 """
 
 # Shapes in this file:
 #   B texts, N dims of a vector, M dims of the output of a module, W dims of the embedding.
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,11 +20,13 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import explain_failure, write_json
 from m2dr.core.records import ModelCard, pooling_modes
-from m2dr.model import st_folder
-from m2dr.model.backbones import read_sizes
-from m2dr.model.hub import DENSE, TRANSFORMER_SETTINGS, WEIGHTS, ListedModule, behind_pooling
+from m2dr.model.folder import LAST, POOLING_FLAGS, ListedModule, ModelFolder, Table
+from m2dr.model.hub import FITTED_CUT, MODEL_SETTINGS, MODULES, TRANSFORMER_SETTINGS, WEIGHTS
 
-FIRST = 2  # number of the first module behind the pooling
+if TYPE_CHECKING:
+    from m2dr.model.encoder import Encoder
+
+FIRST = 2  # number of the first module behind the pooling, in DENSE too
 _TANH = "torch.nn.modules.activation.Tanh"  # the activation function of a Dense that names none
 
 
@@ -51,9 +53,10 @@ class Dense(nn.Module):
         return dense
 
     @property
-    def is_linear(self) -> bool:
-        """Whether it has no activation function and no residual connection."""
-        return isinstance(self.activation_function, nn.Identity) and not self.use_residual
+    def matrix(self) -> Tensor | None:
+        """The matrix [M, N] of a map that is nothing more, else None."""
+        plain = isinstance(self.activation_function, nn.Identity) and not self.use_residual
+        return self.linear.weight.detach() if plain and self.linear.bias is None else None
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Map vectors [B, N] to [B, M]."""
@@ -96,7 +99,7 @@ class Truncate(nn.Module):
         return vectors[:, : self.dim]
 
 
-def _made(kind: str, settings: dict[str, Any]) -> nn.Module:
+def _made(kind: str, settings: Table) -> nn.Module:
     """Return a module by its kind in modules.json and its config.json, without its weights."""
     if kind == "Normalize":
         return Normalize()
@@ -132,34 +135,29 @@ def _described(module: nn.Module) -> tuple[str, dict[str, Any]]:
     )
 
 
-def modules_behind(folder: Path, card: ModelCard, width: int) -> nn.Sequential:
+def modules_behind(folder: ModelFolder, card: ModelCard) -> nn.Sequential:
     """Load the modules behind the pooling and the exit head of a model.
 
     Args:
         folder: of the model.
         card: of the model, to whose width the output of the last module is cut.
-        width: dims of a pooled vector.
 
     Raises:
-        UserError: a module's files are missing, damaged, made for another width, or need
-            something that m2dr does not run.
+        UserError: a module's weights are missing or damaged, or it needs what m2dr does not run.
     """
-    modules = []
-    for row in behind_pooling(folder, card.similarity):
-        place = folder / row.path
-        settings = st_folder.module_settings(place, row.kind, width)
+    modules, width = [], len(pooling_modes(card.pooling)) * folder.sizes.width
+    for row in folder.behind(card.similarity):
+        place = folder.path / row.path
         with explain_failure(f"The module {row.kind} in {place} cannot be read"):
             with torch.device("meta"):  # no memory, no random draws
-                module = _made(row.kind, settings)
+                module = _made(row.kind, row.settings)
             if module.state_dict():
                 if not (place / WEIGHTS).exists():
                     raise UserError(f"{place} has no {WEIGHTS}, and m2dr reads no pickles.")
                 state = load_file(place / WEIGHTS)
                 module.load_state_dict({k: v.float() for k, v in state.items()}, assign=True)
         modules.append(module)
-        width = settings.get("out_features", width)
-    if card.width > width:
-        raise UserError(f"{folder} gives {width} dims, and its m2dr.json says {card.width}.")
+        width = row.settings.get("out_features", width)
     if card.width < width:
         modules.append(Truncate(card.width))
     return nn.Sequential(*modules).requires_grad_()
@@ -200,56 +198,68 @@ def rotate(behind: nn.Sequential, width: int, rotation: Float32) -> nn.Sequentia
         width = module.linear.out_features if isinstance(module, Dense) else width
     weight = nn.functional.pad(weight, (0, width - weight.shape[1]))  # for dims that were cut off
     last = kept[-1] if kept else None
-    if isinstance(last, Dense) and last.is_linear and last.linear.bias is None:
-        weight = weight @ last.linear.weight.detach()  # an earlier rotation
+    if isinstance(last, Dense) and last.matrix is not None:
+        weight = weight @ last.matrix  # an earlier rotation
         kept.pop()
     return nn.Sequential(*kept, Dense.of(weight.requires_grad_()))
 
 
 def write_model_files(
-    card: ModelCard,
-    folder: Path,
-    behind: nn.Sequential,
-    head: Tensor | None = None,
-    lowercases: bool = False,
+    encoder: "Encoder", card: ModelCard, folder: Path, lowercases: bool, first: int
 ) -> None:
     """Write the files with which SentenceTransformer(folder) gives the same vectors.
 
     Where vectors are compared by cosine, the last module is a Normalize, so that dot products are
     cosines in tools that take no other. sentence-transformers cuts vectors behind its modules, and
-    the cosine of a prefix does not depend on the length of the vector.
+    the cosine of a prefix does not depend on the length of the vector. The Pooling has flags, which
+    any version reads, or a list where the order of its modes matters.
 
     Args:
+        encoder: of the model.
         card: with the pooling, the prefixes and lengths of texts, and the similarity.
         folder: of the model.
-        behind: the modules behind the pooling and the exit head.
-        head: [N, N], the exit head of the last layer in the folder, where it has one.
         lowercases: whether texts are put in lower case first.
-    """
-    listed = [] if head is None else write_modules([Dense.of(head)], folder, int(DENSE[0]))
-    ending = [Normalize()] if card.similarity == "cosine" else []
-    listed += write_modules([*behind, *ending], folder, FIRST + 1)
-    truncated = len(behind) and isinstance(behind[-1], Truncate)
-    more = {"truncate_dim": card.width} if truncated else {}
-    write_settings(card, folder, listed, lowercases, **more)
-
-
-def write_settings(
-    card: ModelCard, folder: Path, behind: list[ListedModule], lowercases: bool, **more: object
-) -> None:
-    """Write the JSON files of sentence-transformers in a model's own folder, and the Pooling's.
-
-    That has flags, which any version reads, or a list where the order of its modes matters.
+        first: number of the first module behind the exit head of the last layer.
     """
     modes = pooling_modes(card.pooling)
-    theirs = {ours: name for name, ours in st_folder.LAST.items()}
-    flags: dict[str, Any] = {flag: mode in modes for flag, mode in st_folder.POOLING_FLAGS.items()}
-    if tuple(mode for mode in st_folder.POOLING_FLAGS.values() if mode in modes) != modes:
+    theirs = {ours: name for name, ours in LAST.items()}
+    flags: dict[str, Any] = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
+    if tuple(mode for mode in POOLING_FLAGS.values() if mode in modes) != modes:
         flags = {"pooling_mode": [theirs.get(mode, mode) for mode in modes]}
-    width = read_sizes(folder).width
-    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width} | flags)
-    listed = [ListedModule("Transformer", ""), ListedModule("Pooling", "1_Pooling"), *behind]
-    st_folder.write_modules_list(folder, listed)
-    st_folder.write_model_settings(folder, card, **more)
+    width = {"word_embedding_dimension": int(encoder.transformer.config.hidden_size)}
+    write_json(folder / "1_Pooling" / "config.json", width | flags)
+    listed = [ListedModule("Transformer", ""), ListedModule("Pooling", "1_Pooling")]
+    head = encoder.exit_heads.state_dict().get(f"{encoder.layers}.weight")  # of a cut encoder
+    if head is not None:
+        listed += write_modules([Dense.of(head)], folder, FIRST)
+    ending = [Normalize()] if card.similarity == "cosine" else []
+    listed += write_modules([*encoder.behind, *ending], folder, first)
+    _write_list(folder, [(f"sentence_transformers.models.{row.kind}", row.path) for row in listed])
+    truncated = any(isinstance(module, Truncate) for module in encoder.behind)
+    write_model_settings(card, folder, **({"truncate_dim": card.width} if truncated else {}))
     lower = {"do_lower_case": True} if lowercases else {}
     write_json(folder / TRANSFORMER_SETTINGS[0], {"max_seq_length": card.document_length, **lower})
+
+
+def write_fitted_cut(card: ModelCard, folder: Path) -> None:
+    """Write what sentence-transformers reads of a cut with a fitted exit, which m2dr runs there."""
+    _write_list(folder, [(FITTED_CUT, "")])
+    write_model_settings(card, folder)
+
+
+def _write_list(folder: Path, rows: Sequence[tuple[str, str]]) -> None:
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (kind, path) in enumerate(rows)
+    ]
+    write_json(folder / MODULES, listed)
+
+
+def write_model_settings(card: ModelCard, folder: Path, **more: object) -> None:
+    """Write config_sentence_transformers.json: prompts, the similarity, and more settings."""
+    settings = {
+        "prompts": {"query": card.query_prefix, "document": card.document_prefix},
+        "default_prompt_name": None,
+        "similarity_fn_name": card.similarity,
+    }
+    write_json(folder / MODEL_SETTINGS, settings | more)

@@ -1,15 +1,14 @@
 """Tokenizers: texts to token ids, by transformers or from tokenizer.json without it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import ModelCard, Side, paired
+from m2dr.model.tokens import pad
 
 if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
     from tokenizers import Tokenizer
@@ -62,29 +61,7 @@ class ModelTokenizer:
 
     def pad(self, rows: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
         """Return rows of ids as one array [B, T], and its mask."""
-        real = np.arange(max(1, *map(len, rows))) < np.array([len(row) for row in rows])[:, None]
-        ids = np.full(real.shape, self.pad_id, np.int64)
-        ids[real] = np.concatenate(rows)
-        return ids, real.astype(np.int64)
-
-    def ordinary_ids(self) -> list[int]:
-        """Return the ids of all tokens with an embedding but the special ones, increasing."""
-        added = self.inner.added_tokens_decoder
-        special = {number for number, token in added.items() if token.special}
-        special |= set(self.inner.all_special_ids)
-        return sorted(set(self.inner.get_vocab().values()) - special - self.beyond)
-
-    def enclosed(self, rows: Iterable[Sequence[int]]) -> list[list[int]]:
-        """Return rows of ids without special tokens with these around each."""
-        bare: list[int] = self.inner("a", add_special_tokens=False)["input_ids"]
-        around: list[int] = self.inner("a")["input_ids"]
-        before = next(
-            start
-            for start in range(len(around) - len(bare) + 1)
-            if around[start : start + len(bare)] == bare
-        )
-        left, right = around[:before], around[before + len(bare) :]
-        return [[*left, *row, *right] for row in rows]
+        return pad(rows, self.pad_id)
 
     def _ids(self, texts: list[str], max_length: int) -> list[list[int]]:
         out = self.inner(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
-from m2dr.core.arrays import Bools, Int32, Int64, Intp
+from m2dr.core.arrays import Int32, Int64, Intp
 
 # Shares of the chosen tokens that are shown unchanged, and replaced by a random token (BERT).
 KEPT, SWAPPED = 0.1, 0.1
@@ -35,10 +35,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Int64, Int64]:
     >>> ids.tolist(), mask.tolist()
     ([[7, 8, 9], [5, 0, 0]], [[1, 1, 1], [1, 0, 0]])
     """
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)  # [B]
-    ids, real = _padding(lengths, pad_id)
-    ids[real] = [token for row in rows for token in row]
-    return ids, real.astype(np.int64)
+    return Ragged.of(rows).pad(np.arange(len(rows)), pad_id)
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,8 @@ class Ragged:
         """Return a selection of the rows as `pad` does: ids [B, T], and mask [B, T]."""
         lengths = self.lengths[rows]
         starts = self.lengths.cumsum()[rows] - lengths
-        ids, real = _padding(lengths, pad_id)
+        real = np.arange(int(lengths.max(initial=1))) < lengths[:, None]  # [B, T], T at least 1
+        ids = np.full(real.shape, pad_id, np.int64)
         ids[real] = self.tokens[(starts[:, None] + np.arange(real.shape[1]))[real]]
         return ids, real.astype(np.int64)
 
@@ -191,12 +189,6 @@ def mask_tokens(
     masked = np.where(draws < KEPT, tokens[positions], mask_id)
     shown[positions] = np.where(draws >= 1 - SWAPPED, swaps, masked)
     return [int(token) for token in shown], positions
-
-
-def _padding(lengths: Int64, pad_id: int) -> tuple[Int64, Bools]:
-    """Return ids [B, T], T at least 1, that are all padding, and where the tokens go [B, T]."""
-    real = np.arange(int(lengths.max(initial=1))) < lengths[:, None]
-    return np.full(real.shape, pad_id, np.int64), real
 
 
 def _best_ends(values: Int64, upto: Int64, parts: int, group_tokens: int) -> list[int]:

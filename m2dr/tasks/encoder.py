@@ -21,7 +21,7 @@ import numpy as np
 
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, nearest, require
-from m2dr.core.files import cache_folder, read_json
+from m2dr.core.files import cache_folder
 from m2dr.core.progress import Advance, progress
 from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import of_queries
@@ -31,8 +31,8 @@ from m2dr.data.tables import id_of, optional, rows_of
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import open_model
 from m2dr.model.embed import AT_ONCE, TextEncoder
+from m2dr.model.folder import SIDES, default_prompt_name
 from m2dr.model.hub import find_folder
-from m2dr.model.st_folder import MODEL_SETTINGS, SIDES, default_prompt_name
 from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.models import device_name, dtype_name, names_of
 from m2dr.tasks.query import document_layer, open_queries, plan_of_model
@@ -214,8 +214,7 @@ class Encoder:
     @cached_property
     def _settings(self) -> Mapping[str, Any]:
         """The settings of the model for sentence-transformers."""
-        path = self.model.folder / MODEL_SETTINGS
-        return read_json(path) if path.is_file() else {}
+        return self.model.files.settings
 
     def get_embedding_dimension(self) -> int:
         """Return `dim`, as sentence-transformers calls it."""

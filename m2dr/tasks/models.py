@@ -10,6 +10,7 @@ from m2dr.core.requests import MODELS
 from m2dr.index.folder import IndexFolder
 from m2dr.maps.files import Maps
 from m2dr.model.checkpoint import Model, read_card, read_card_file
+from m2dr.model.folder import ModelFolder
 from m2dr.model.hub import BUILT_IN, CARD, find_folder
 
 
@@ -71,7 +72,7 @@ def words_of_index(index: IndexFolder) -> Model | None:
         backbone=label.model, variant=GIVEN, layers=layers, width=manifest.width,
         cuts=label.cuts, temperature=1.0, **vars(label.encoding),
     )  # fmt: skip
-    return Model(label.model, index.path, card)
+    return Model(label.model, ModelFolder(index.path), card)
 
 
 def document_layers(card: ModelCard) -> tuple[int, ...]:

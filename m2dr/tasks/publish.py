@@ -40,12 +40,11 @@ from m2dr.model.export import (
 from m2dr.model.hub import (
     CARD,
     CHECKPOINTS,
+    MODEL_SETTINGS,
     MODULES,
     TRANSFORMER_SETTINGS,
     WEIGHTS_INDEX,
-    listed_modules,
 )
-from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.evaluating.figures import ModelResult, read_results
 from m2dr.tasks.models import names_of, newest_model
 from m2dr.tasks.training.run_folder import TRAINING_SETTINGS
@@ -334,9 +333,8 @@ def push_model(request: PushModelRequest) -> PushedModel:
     _require_own(folder)
     if (folder / CHECKPOINTS).exists():
         raise UserError(f"{folder} holds a training that is not finished.")
-    open_model(folder)  # the files are those that m2dr.json was written for
     patterns = [*FILES, "LICENSE*"]
-    for row in listed_modules(folder):
+    for row in open_model(folder).found.modules:  # the files are those of m2dr.json
         patterns += [f"{row.path}/{kind}" for kind in _IN_MODULES] if row.path else []
     paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     files = {

@@ -8,16 +8,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from m2dr.model.backbones import (
-    BACKBONES,
-    attend,
-    default_pooling,
-    read_config,
-    read_sizes,
-    sizes_of,
-)
+from m2dr.model.backbones import BACKBONES, attend, default_pooling, sizes_of
 from m2dr.model.checkpoint import export_cut, load, open_model, save
 from m2dr.model.encoder import Encoder
+from m2dr.model.folder import ModelFolder
 
 DECODERS = [name for name, row in BACKBONES.items() if row.causal]
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
@@ -85,18 +79,19 @@ def test_whoever_opens_the_folder_attends_both_ways(
 def test_pooling_follows_what_a_token_has_seen(
     model_type: str, attention: str | None, pooling: str, backbone: Callable[[str], Path]
 ) -> None:
-    assert default_pooling(attend(read_config(backbone(model_type)), attention)) == pooling
+    config = ModelFolder.read(backbone(model_type)).config()
+    assert default_pooling(attend(config, attention)) == pooling
 
 
 @pytest.mark.parametrize("model_type", BACKBONES)
 def test_sizes_are_read_as_transformers_reads_them(
     model_type: str, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = backbone(model_type)
-    config = read_config(folder)
+    folder = ModelFolder.read(backbone(model_type))
+    config = folder.config()
 
     with monkeypatch.context() as patch:
-        patch.setattr("m2dr.model.backbones.read_config", None)  # it is not asked
-        sizes = read_sizes(folder)
+        patch.setattr(ModelFolder, "config", None)  # it is not asked
+        sizes = folder.sizes
 
-    assert sizes == sizes_of(config)
+    assert sizes == sizes_of(config.to_dict())

@@ -27,6 +27,7 @@ from m2dr.model.checkpoint import (
 )
 from m2dr.model.devices import set_dropout
 from m2dr.model.encoder import Encoder
+from m2dr.model.folder import ModelFolder
 from m2dr.model.hub import CARD
 from m2dr.tasks.query import open_queries, plan_of_model
 
@@ -278,12 +279,12 @@ def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(heade
         "exit_heads.1.weight",
         "exit_heads.3.weight",
     }
-    before = fingerprint(headed, read_card(headed))
+    before = fingerprint(ModelFolder.read(headed), read_card(headed))
 
     heads = load_file(headed / "exit_heads.safetensors")
     heads["exit_heads.1.weight"] += 1
     save_file(heads, headed / "exit_heads.safetensors")
 
-    assert fingerprint(headed, read_card_file(headed / CARD)) != before
+    assert fingerprint(ModelFolder.read(headed), read_card_file(headed / CARD)) != before
     with pytest.raises(UserError, match="were changed"):
         load(headed)

@@ -28,10 +28,10 @@ from world import make_backbone
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings, read_settings
-from m2dr.model import checkpoint, hub
-from m2dr.model import st_folder as st_files
+from m2dr.model import checkpoint
 from m2dr.model.checkpoint import export_cut, load, open_model, read_card
-from m2dr.model.hub import TRANSFORMER_SETTINGS
+from m2dr.model.folder import MODULE_KEYS, RUN, ModelFolder
+from m2dr.model.hub import MODEL_SETTINGS, TRANSFORMER_SETTINGS
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.training.train import train
 
@@ -115,7 +115,7 @@ def ours(folder: Path, layer: int | None = None, side: str = "document") -> NDAr
 
 
 def ends_normalised(folder: Path) -> bool:
-    return [row.kind for row in hub.listed_modules(folder)][-1:] == ["Normalize"]
+    return ModelFolder.read(folder).normalizes
 
 
 def theirs(folder: Path, layers: int = 4) -> SentenceTransformer:
@@ -173,8 +173,8 @@ def test_every_module_that_sentence_transformers_ships_is_run_or_refused_by_name
     run = {type(module) for chain in CHAINS.values() for module in chain()}
     run |= {Transformer, Pooling}
 
-    assert {kind.__name__ for kind in run} == set(hub.RUN)
-    assert set(hub.RUN[2:]) == set(st_files.MODULE_KEYS)
+    assert {kind.__name__ for kind in run} == set(RUN)
+    assert set(RUN[2:]) == set(MODULE_KEYS)
     for kind in shipped():
         if kind in run:
             continue
@@ -203,7 +203,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
 def test_what_is_not_run_is_refused_by_name(case: str, make: Make) -> None:
     place, values, sentence = REFUSED[case]
     folder = make("mean", [dense(32, 8)])
-    path = {"": folder / st_files.MODEL_SETTINGS, "bert": folder / TRANSFORMER_SETTINGS[0]}
+    path = {"": folder / MODEL_SETTINGS, "bert": folder / TRANSFORMER_SETTINGS[0]}
     change(path.get(place, folder / place / "config.json"), **values)
 
     with pytest.raises(UserError, match=sentence):
@@ -223,7 +223,7 @@ def test_vectors_are_compared_as_sentence_transformers_compares_them(
     named: str | None, make: Make
 ) -> None:
     folder = make()
-    change(folder / st_files.MODEL_SETTINGS, similarity_fn_name=named)
+    change(folder / MODEL_SETTINGS, similarity_fn_name=named)
 
     assert read_card(folder).similarity == theirs(folder).similarity_fn_name
 
@@ -264,10 +264,10 @@ PROMPTS: dict[str, tuple[dict[str, object], tuple[str, str, str]]] = {
 @pytest.mark.parametrize("case", PROMPTS)
 def test_prompts_stand_before_the_texts_of_their_side(case: str, make: Make) -> None:
     folder = make(chain=[Normalize()])
-    settings = json.loads((folder / st_files.MODEL_SETTINGS).read_text())
+    settings = json.loads((folder / MODEL_SETTINGS).read_text())
     del settings["prompts"]
     told, prompts = PROMPTS[case]
-    (folder / st_files.MODEL_SETTINGS).write_text(json.dumps(settings | told))
+    (folder / MODEL_SETTINGS).write_text(json.dumps(settings | told))
     model = theirs(folder)
 
     encoder = Encoder(folder, dtype="fp32")
@@ -281,7 +281,7 @@ def test_prompts_stand_before_the_texts_of_their_side(case: str, make: Make) -> 
 
 def test_prompts_that_are_not_taken_are_named(make: Make) -> None:
     folder = make()
-    change(folder / st_files.MODEL_SETTINGS, prompts={"s2p_query": "read: ", "document": "line: "})
+    change(folder / MODEL_SETTINGS, prompts={"s2p_query": "read: ", "document": "line: "})
 
     with pytest.warns(UserWarning, match="prompts named 's2p_query'"):
         assert read_card(folder).query_prefix == ""
@@ -353,7 +353,7 @@ def test_a_transformer_in_a_folder_of_its_own_is_found(make: Make) -> None:
     inner = folder / "0_Transformer"
     inner.mkdir()
     for path in [path for path in folder.iterdir() if path.is_file()]:
-        if path.name not in ("modules.json", st_files.MODEL_SETTINGS):
+        if path.name not in ("modules.json", MODEL_SETTINGS):
             path.rename(inner / path.name)
     listed = json.loads((folder / "modules.json").read_text())
     listed[0]["path"] = inner.name

@@ -15,7 +15,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from world import WORDS, make_model
 
 from m2dr.core.settings import TrainSettings
-from m2dr.model.hub import transformer_folder
+from m2dr.model.folder import ModelFolder
 from m2dr.tasks.training.train import prepare
 
 STEPS, BATCH, DIMS = 12, 6, (8, 16, 32)
@@ -25,7 +25,7 @@ STEPS, BATCH, DIMS = 12, 6, (8, 16, 32)
 def test_twelve_steps_have_the_losses_of_sentence_transformers(
     normalised: bool, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spread = transformer_folder(make_model(tiny_backbone, tmp_path / "spread"))
+    spread = ModelFolder.read(make_model(tiny_backbone, tmp_path / "spread")).inner
     transformer = Transformer(str(spread))
     modules = [transformer, Pooling(transformer.get_embedding_dimension(), "mean")]
     theirs = SentenceTransformer(modules=modules + [Normalize()] * normalised, device="cpu")

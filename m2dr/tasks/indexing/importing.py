@@ -27,6 +27,7 @@ from m2dr.maps.files import Maps, sampled_rows
 from m2dr.maps.log import asked_now
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
+from m2dr.model.folder import ModelFolder
 from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus
 from m2dr.tasks.vectors import vectors_of
 
@@ -180,7 +181,7 @@ def _model_of(request: ImportRequest, source: _Source) -> tuple[Model, Float32 |
         revision=digest.hexdigest(), fingerprint=json_sha256([identity, similarity, rotates]),
         rotation=hashlib.sha256(rotation.tobytes()).hexdigest() if rotates else "",
     )  # fmt: skip
-    return Model(card.backbone, request.vectors, card), rotation if rotates else None
+    return Model(card.backbone, ModelFolder(request.vectors), card), rotation if rotates else None
 
 
 def neighbours_kept(vectors: Float32, dim: int, similarity: Similarity) -> float:

@@ -209,7 +209,9 @@ def _open_model(
         if not stands:
             raise
         model = stands[0]
-        told = f"{sentence_of(error).rstrip('.')}; {model.place} answers at layer 0 without it."
+        told = (
+            f"{sentence_of(error).rstrip('.')}; {model.found.path} answers at layer 0 without it."
+        )
         if request.layer != 0:
             raise UserError(told) from error
         say(told)

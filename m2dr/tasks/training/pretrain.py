@@ -15,12 +15,12 @@ from m2dr.core.settings import PretrainSettings
 from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.evaluation.sentence_tasks import distinct
 from m2dr.model import checkpoint, mlm
+from m2dr.model.backbones import backbone_of
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.embed import TextEncoder
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import revision_of
-from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokens import mask_tokens, masking_order
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.training.recipe import stairs_of
@@ -118,11 +118,12 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     _check(settings, backbone)
     loaded = checkpoint.load(backbone, None, device)
     encoder = loaded.runtime
-    if loaded.tokenizer.inner.mask_token_id is None or not mlm.is_bidirectional(backbone.folder):
+    causal = backbone_of(encoder.transformer.config).causal
+    if loaded.tokenizer.inner.mask_token_id is None or causal:
         raise UserError(f"{settings.backbone} predicts no masks: it is causal or has none.")
     decoder = checkpoint.load(backbone, 1, device).runtime
     mlm.remove_word_embeddings(decoder)
-    head, pretrained = mlm.masked_head(backbone.folder)
+    head, pretrained = mlm.masked_head(backbone.files)
     if not pretrained:
         say(f"{settings.backbone} has no masked-LM head: a new one is trained along.")
     for part in (encoder, decoder):
@@ -152,13 +153,13 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
 
 
 def _check(settings: PretrainSettings, backbone: Model) -> None:
-    folder, card = backbone.folder, backbone.card
+    files, card = backbone.files, backbone.card
     if card.exit_head == "fitted":
         raise UserError(f"{settings.backbone} has fitted exits; pre-train its own {card.backbone}.")
-    module, pooling = reshaping_module(folder), card.pooling
+    module, pooling = files.reshaping_module, card.pooling
     if module or len(pooling_modes(pooling)) > 1:
         found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
         raise UserError(f"{settings.backbone} has {found}: its vectors are no states of tokens.")
-    longest = backbone.sizes.tokens
+    longest = files.sizes.tokens
     if settings.length > longest:
         raise UserError(f"length = {settings.length} was asked for; the backbone reads {longest}.")

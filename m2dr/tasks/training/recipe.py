@@ -10,10 +10,10 @@ from m2dr.core.records import Cut, ModelCard, default_dims, pooling_modes
 from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
 from m2dr.evaluation.grid import aligned
-from m2dr.model.backbones import attend, default_pooling, read_config
+from m2dr.model.backbones import attend, default_pooling
 from m2dr.model.checkpoint import Model
-from m2dr.model.hub import normalizes, revision_of
-from m2dr.model.st_folder import TEMPERATURE, reshaping_module
+from m2dr.model.folder import TEMPERATURE
+from m2dr.model.hub import revision_of
 from m2dr.tasks.training.run_folder import open_backbone
 from m2dr.training.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of
 from m2dr.training.objective import LossWeights, Objective, Setting
@@ -124,7 +124,7 @@ def recipe_of(
         loss_weights=cast(LossWeights, settings.loss_weights),
         candidates=settings.candidates or ("all" if settings.faithful else "second"),
         variant=variant,
-        unit_output=variant.align_output and normalizes(opened.folder),
+        unit_output=variant.align_output and opened.files.normalizes,
         learned=shallow if variant.weights == "dynamic" else (),
         relations_temperature=settings.relations_temperature,
         relations_self=settings.relations_self,
@@ -147,10 +147,10 @@ def _card(
     setting: Setting,
 ) -> ModelCard:
     """Return the card of the model to be trained."""
-    folder, backbone = opened.folder, opened.card
+    files, backbone = opened.files, opened.card
     pooling = backbone.pooling
     if settings.attention:
-        pooling = default_pooling(attend(read_config(folder), settings.attention))
+        pooling = default_pooling(attend(files.config(), settings.attention))
     # Fitted exits no longer fit when the layers below them have moved.
     heads: ExitHead = "linear" if backbone.exit_head == "linear" else "none"
     if any(step.layers[0] < full.layer for step in choices):
@@ -161,7 +161,7 @@ def _card(
         backbone,
         backbone=settings.backbone,
         exits=settings.exits,
-        revision=revision_of(folder),
+        revision=revision_of(files.path),
         variant=variant.name,
         layers=full.layer,
         cuts=tuple(sorted({c for step in choices for c in step.cuts if c.layer > 0})),
@@ -185,7 +185,7 @@ def _problems(  # noqa: C901  # a list
     settings: TrainSettings, variant: Variant, opened: Model, kind: Kind, loss: Loss
 ) -> Iterator[str]:
     """Say what the backbone, the corpus or the rest of the recipe does not allow."""
-    name, backbone, longest = variant.name, opened.card, opened.sizes.tokens
+    name, backbone, longest = variant.name, opened.card, opened.files.sizes.tokens
     for length in ("query_length", "document_length"):
         asked = getattr(settings, length) or 1
         if asked > longest:
@@ -193,7 +193,7 @@ def _problems(  # noqa: C901  # a list
     if (settings.attention or settings.pooling) and len(pooling_modes(backbone.pooling)) > 1:
         yield f"{settings.backbone} has several poolings, so pooling and attention are set."
     if variant.sia:
-        module, pooling = reshaping_module(opened.folder), settings.pooling or backbone.pooling
+        module, pooling = opened.files.reshaping_module, settings.pooling or backbone.pooling
         if module or pooling not in get_args(Anchor):
             found = f"the module {module} behind it" if module else f"the pooling {pooling}"
             yield f"sia compares vectors with states of tokens; the backbone has {found}."
