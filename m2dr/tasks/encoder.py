@@ -6,7 +6,6 @@ Shapes: L layers, N texts, Q queries, H width of the model, D dims of a cut.
 import atexit
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -33,7 +32,6 @@ from m2dr.model.checkpoint import open_model
 from m2dr.model.embed import AT_ONCE, TextEncoder
 from m2dr.model.folder import SIDES, default_prompt_name
 from m2dr.model.hub import find_folder
-from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.models import device_name, dtype_name, names_of
 from m2dr.tasks.query import document_layer, open_queries, plan_of_model
 
@@ -115,7 +113,6 @@ class Encoder:
             "device": device_name(device), "dtype": dtype_name(dtype), "runtime": runtime,
             "query_length": query_length, "document_length": document_length,
         }  # fmt: skip
-        self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
         self._encoder = lru_cache(_OPEN)(self._open)
         self._graph = lru_cache(1)(self._open_graph)
         self._first_documents: Sequence[str] = ()  # which calibrate int8
@@ -562,10 +559,7 @@ class Encoder:
         deepest = self._encoder(max(layers))
 
         def tokens(part: Sequence[str]) -> tuple[Sequence[str], list[list[int]]]:
-            if deepest.opened is None:
-                return part, deepest.tokenize(part)
-            with self._tokenizing:
-                return part, tokenize(card, deepest.opened.tokenizer, part, side)
+            return part, deepest.tokenize(part, side, card)
 
         for texts, rows in _ahead(tokens, parts):
             embedded = self._embed(deepest, texts, rows, side, layers, budget, advance)
@@ -581,12 +575,11 @@ class Encoder:
         budget: int | None,
         advance: Advance,
     ) -> Float32:  # [L, n, H], not normalised
-        opened: TextEncoder[Any] | None = None
         runtime, is_document = self.options["runtime"], side == "document"
+        opened: TextEncoder[Any] | None = deepest.opened if runtime == "torch" else None
         graph = is_document and self.options["dtype"] == "int8" and max(layers) > 0
-        # One query has no batches to be sorted into.
+        # One document has no batches to be sorted into.
         if deepest.opened and (len(texts) > 1 or len(layers) > 1):
-            opened = deepest.opened if runtime == "torch" else None
             graph = graph or (runtime == "openvino" and is_document)
         if graph:
             previous, self._first_documents = self._first_documents, self._first_documents or texts

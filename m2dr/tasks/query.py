@@ -1,8 +1,8 @@
 """How queries become vectors, and which documents they meet: decided here, once.
 
 `plan_query` makes a `QueryPlan` of a model card, the stores of the documents and what was asked.
-`open_queries` opens the encoder of a plan, one class per source. A new source is its option in
-`core.requests.QueryOptions`, and here its rule in `plan_query` and its class in `SOURCES`.
+`open_queries` opens the encoder of a plan. A new source is its option in
+`core.requests.QueryOptions`, and here its rule in `plan_query` and what `open_queries` opens.
 
 Shapes: N texts, V width of the model that runs, W width of the vectors that are searched.
 """
@@ -11,11 +11,11 @@ import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, missing
@@ -23,6 +23,7 @@ from m2dr.core.files import cache_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard, Side
 from m2dr.core.requests import QueryOptions, of_queries
+from m2dr.data.vectors import Vectors
 from m2dr.index.folder import IndexFolder
 from m2dr.maps.files import Maps
 from m2dr.model.checkpoint import Model, check_exits, load, open_model
@@ -92,6 +93,16 @@ class QueryPlan:
         return self.document_layer == document_layer(self.card, self.layer, self.maps)
 
     @property
+    def origin(self) -> str:
+        """Where the vectors come from; empty if the documents' model makes them.
+
+        It is part of the names and notes of results.
+        """
+        if self.source == "bridge":
+            return f"of {names_of([self.options.query_model])[0]}"
+        return "given" if self.source == "given" else ""
+
+    @property
     def key(self) -> "QueryPlan":
         """Cache key: the plan without weights and documents' layer."""
         weights: dict[str, Any] = dict.fromkeys(self.options.weights, 0.0)
@@ -154,7 +165,7 @@ class QueryPlan:
 
     def describe(self, dim: int) -> str:
         """Describe the queries."""
-        origin = SOURCES[self.source].origin(self) or f"of {self.model}"
+        origin = self.origin or f"of {self.model}"
         exits = " by exits of the index" * bool(self.maps)
         return f"queries at {Cut(self.layer, dim)} {origin}{exits}"
 
@@ -171,7 +182,7 @@ class QueryPlan:
             facts["exits"] = maps.digest if self.maps or maps.are_fitted else ""
         if mix:
             facts["query_mix"] = mix
-        if SOURCES[self.source].origin(self):
+        if self.origin:
             facts["queries"] = hashlib.sha256(vectors().tobytes()).hexdigest()
         return facts
 
@@ -310,7 +321,7 @@ def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:
     """
     name = ""
     for plan in plans.values():
-        origin = SOURCES[plan.source].origin(plan)
+        origin = plan.origin
         if origin and plan.card.query_layer:  # else no model has results of that layer
             name += f".queries-{origin.replace(' ', '-')}"
     if not all(plan.is_as_trained for plan in plans.values()):
@@ -349,7 +360,7 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     if old := [plan for plan in plans.values() if plan.has_old_exit]:
         yield f"the exits of {_layers(old)} were fitted before some of the documents changed"
     for plan in plans.values():
-        if origin := SOURCES[plan.source].origin(plan):
+        if origin := plan.origin:
             yield f"queries of layer {plan.layer} are {origin}"
     if not all(plan.is_as_trained for plan in plans.values() if not plan.maps):
         yield (
@@ -365,33 +376,48 @@ def _layers(plans: Sequence[QueryPlan]) -> str:
 # Encode
 
 
+@dataclass(frozen=True, eq=False)
 class QueryEncoder:
     """Encodes the queries of a plan; thread-safe.
 
     Attributes:
         plan: of the queries.
-        card: of the model that runs.
-        opened: its layers in a runtime; None where none runs.
+        opened: the layers that run, of the model or of that of a bridge; None where none runs.
+        table: the words of layer 0, or those of a bridge and its map.
+        given: vectors of queries that somebody else made.
     """
 
+    plan: QueryPlan
     opened: "TextEncoder[TorchEncoder | GraphRuntime] | None" = None
-    is_timed = True  # whether costs can be measured
+    table: WordTable | None = None
+    given: Vectors | None = None
+    # A tokenizer keeps its last length inside: two threads would mix them up.
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def __init__(self, plan: QueryPlan) -> None:
-        self.plan, self.card = plan, plan.card
+    @property
+    def card(self) -> ModelCard:
+        """The card of the model that runs."""
+        return self.opened.card if self.opened else self.plan.card
 
-    @classmethod
-    def origin(cls, plan: QueryPlan) -> str:
-        """Return where the vectors come from; empty if the documents' model makes them.
+    @property
+    def layer(self) -> int:
+        """Layers of that model that run."""
+        return self.card.query_layer if self.plan.source == "bridge" else self.plan.layer
 
-        It is part of the names and notes of results.
+    def tokenize(
+        self, texts: Sequence[str], side: Side = "query", card: ModelCard | None = None
+    ) -> list[list[int]]:
+        """Return the tokens of texts, cut at the model's length; at layer 0 rows of known words.
+
+        Args:
+            texts: queries or documents.
+            side: which of the two they are.
+            card: with other prompts and lengths than those of the model.
         """
-        del plan
-        return ""
-
-    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
-        """Return the tokens of queries or documents, cut at the model's length."""
-        raise NotImplementedError
+        if not self.opened:
+            return [self.table.tokenize(text) if self.table else [] for text in texts]
+        with self._lock:
+            return tokenize(card or self.card, self.opened.tokenizer, texts, side)
 
     def embed(
         self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
@@ -403,7 +429,14 @@ class QueryEncoder:
             texts: N of them.
             ids: of the queries, by which given vectors are found; in order without them.
         """
-        raise NotImplementedError
+        if self.given:
+            vectors = self.given if ids else replace(self.given, ids=None)
+            return vectors.finite(vectors.of(ids or texts, "queries"))
+        if not self.opened:
+            assert self.table, "words make the vectors where no layer does"
+            return self.table.embed_tokens(rows)
+        made = self.opened.of_tokens(rows, [self.layer], texts, longest_first=False)[0]
+        return self.table.bridged(made, texts) if self.table else made
 
     def encode(self, texts: Sequence[str], ids: Sequence[str] = ()) -> Float32:
         """Return the vectors of texts, [N, W], in order, not normalised."""
@@ -416,218 +449,65 @@ class QueryEncoder:
             text: of the query.
             vector: as `encode` gave it.
         """
-        del text
-        return with_rest({}, vector)
+        if self.table and not self.opened:
+            return self.table.parts(text)
+        if self.table:
+            return with_rest(scaled(self.table.of_documents.parts(text), 1.0), vector)
+        words = self.opened.runtime.words if self.opened else None
+        is_read = words is not None and self.layer in words.beside
+        return with_rest(words.parts(text, self.layer) if words and is_read else {}, vector)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each query that `multiply_adds` counts."""
-        return [len(row) for row in self.tokenize(texts)]
+        """Return the number of tokens of each query that count: at layer 0 each word once."""
+        return [len(row if self.opened else {*row}) for row in self.tokenize(texts)]
 
     def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
         """Return the multiply-adds of a query of `tokens`, at the plan's layer or a lower one.
 
-        Given vectors cost none.
+        Given vectors cost none, and a graph does not tell its sizes. Over a bridge all layers run.
         """
-        del tokens, layer
-        return 0
+        work = self._bridge_size + (tokens * self.table.width if self.table else 0)
+        if self._layers:
+            depth = layer if layer is not None and self.plan.source == "model" else self.layer
+            work += shape_of(self._layers).encode(depth, tokens)
+        return work
 
     @property
     def parameters(self) -> int:
         """Numbers in memory to encode queries."""
-        return 0
+        words = int(self.table.table.size + self.table.weights.size) if self.table else 0
+        if not self._layers:
+            return words
+        from m2dr.model.encoder import parameters_of
+
+        return parameters_of(self._layers, self.layer) + self._bridge_size + words
 
     def share_weights(self, other: "QueryEncoder") -> None:
         """Share equal tensors with another encoder of the model."""
+        if self._layers and other._layers:
+            from m2dr.model.encoder import share_weights
+
+            share_weights(self._layers, other._layers)
 
     def warm_up(self) -> None:
         """Run a few queries, so that libraries are loaded before the first one that counts."""
-        for _ in range(_WARM_UPS):
+        for _ in range(0 if self.given else _WARM_UPS):
             self.encode([SAMPLE_QUERY])
 
-
-class _Words(QueryEncoder):
-    """Layer 0: words of the model, or of the exits of the index; needs no torch."""
-
-    def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
-        super().__init__(plan)
-        del device, dtype
-        if runtime != "torch":
-            raise UserError(f"--runtime {runtime} was asked for, and layer 0 is words alone.")
-        self.table = _words_of(plan)
-
-    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
-        """Return the rows of the words that are known."""
-        del side
-        return [self.table.tokenize(text) for text in texts]
-
-    def embed(
-        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
-    ) -> Float32:
-        del texts, ids
-        return self.table.embed_tokens(rows)
-
-    def parts(self, text: str, vector: Float32) -> Parts:
-        del vector
-        return self.table.parts(text)
-
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the different words of each query that are known: a repeated one is read once."""
-        return [len({*row}) for row in self.tokenize(texts)]
-
-    def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
-        del layer
-        return tokens * self.table.width
-
     @property
-    def parameters(self) -> int:
-        return int(self.table.table.size + self.table.weights.size)
-
-
-class _Model(QueryEncoder):
-    """The first layers of a model, by its own exits or those of the index."""
-
-    def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
-        super().__init__(plan)
-        # A tokenizer keeps its last length inside: two threads would mix them up.
-        self._lock = threading.Lock()
-        model, layer, dtype = plan.model, plan.layer, of_queries(dtype)
-        self.opened: TextEncoder[TorchEncoder | GraphRuntime]
-        if runtime == "torch":
-            self.opened = load(model, layer, device, dtype, folder_of(plan.maps))
-        else:
-            from m2dr.model.graphs import open_graph
-
-            # A graph is opened without a look at exits, and has no words.
-            if plan.maps is not None:
-                check_exits(plan.maps.folder, plan.card.fingerprint, EXITS)
-            reads = plan.maps is not None or plan.card.exit_head == "fitted"
-            words, exits = _words_of(plan) if reads else None, folder_of(plan.maps)
-            where = (device, dtype, cache_folder())
-            self.opened = open_graph(runtime, model, layer, *where, exits, words)
-
-    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
-        with self._lock:
-            return tokenize(self.card, self.opened.tokenizer, texts, side)
-
-    def embed(
-        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
-    ) -> Float32:
-        del ids
-        vectors: Float32 = self.opened.of_tokens(
-            rows, [self.plan.layer], texts, longest_first=False
-        )[0]
-        return vectors
-
-    def parts(self, text: str, vector: Float32) -> Parts:
-        words = self.opened.runtime.words
-        if words is None or self.plan.layer not in words.beside:
-            return super().parts(text, vector)
-        return with_rest(words.parts(text, self.plan.layer), vector)
-
-    def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
+    def _layers(self) -> "TorchEncoder | None":
+        """The layers in torch; None where none runs, or a graph, which does not tell its sizes."""
+        if not self.opened:
+            return None
         from m2dr.model.encoder import Encoder as TorchEncoder
 
-        if not isinstance(self.opened.runtime, TorchEncoder):
-            return 0  # a graph does not tell its sizes
-        depth = self.plan.layer if layer is None else layer
-        return shape_of(self.opened.runtime).encode(depth, tokens)
+        runtime = self.opened.runtime
+        return runtime if isinstance(runtime, TorchEncoder) else None
 
     @property
-    def parameters(self) -> int:
-        from m2dr.model.encoder import parameters_of
-
-        return parameters_of(cast("TorchEncoder", self.opened.runtime), self.plan.layer)
-
-    def share_weights(self, other: QueryEncoder) -> None:
-        from m2dr.model.encoder import Encoder as TorchEncoder
-        from m2dr.model.encoder import share_weights
-
-        mine, theirs = (encoder.opened and encoder.opened.runtime for encoder in (self, other))
-        if isinstance(mine, TorchEncoder) and isinstance(theirs, TorchEncoder):
-            share_weights(mine, theirs)
-
-
-class _Bridge(_Model):
-    """A whole other model, and the map of the index from its vectors to those of the documents."""
-
-    @classmethod
-    def origin(cls, plan: QueryPlan) -> str:
-        return f"of {names_of([plan.options.query_model])[0]}"
-
-    def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
-        assert plan.maps is not None, "a bridge lies in the exits of an index"
-        model = open_model(plan.options.query_model)
-        self._bridge = _checked_words(plan.maps, plan.card.fingerprint)
-        if self._bridge.query_model != model.card.digest():
-            raise UserError(
-                f"The index was not fitted for queries of {model}; m2dr index fit --query-model "
-                "does so."
-            )
-        super().__init__(plan_of_model(model, model.card.query_layer), runtime, device, dtype)
-
-    def embed(
-        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
-    ) -> Float32:
-        return self._bridge.bridged(super().embed(rows, texts, ids), texts)
-
-    def parts(self, text: str, vector: Float32) -> Parts:
-        return with_rest(scaled(self._bridge.of_documents.parts(text), 1.0), vector)
-
-    def multiply_adds(self, tokens: int, layer: int | None = None) -> int:
-        del layer  # the whole other model runs
-        return super().multiply_adds(tokens) + self._matrix + tokens * self._bridge.width
-
-    @property
-    def parameters(self) -> int:
-        words = int(self._bridge.table.size + self._bridge.weights.size)
-        return super().parameters + self._matrix + words
-
-    @property
-    def _matrix(self) -> int:
-        assert self._bridge.bridge is not None, "the model of the bridge was compared"
-        return int(self._bridge.bridge.size)
-
-
-class _Given(QueryEncoder):
-    """Imported query vectors, by id or in order."""
-
-    is_timed = False
-
-    @classmethod
-    def origin(cls, plan: QueryPlan) -> str:
-        del plan
-        return "given"
-
-    def __init__(self, plan: QueryPlan, runtime: str, device: str, dtype: str) -> None:
-        super().__init__(plan)
-        from m2dr.tasks.vectors import query_vectors
-
-        del runtime, device, dtype
-        assert plan.options.query_vectors is not None, "vectors are given"
-        assert plan.index is not None, "the documents of an index are searched"
-        self._vectors = query_vectors(plan.options.query_vectors, plan.card, plan.index)
-
-    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
-        del side
-        return [[] for _ in texts]
-
-    def embed(
-        self, rows: Sequence[Sequence[int]], texts: Sequence[str], ids: Sequence[str] = ()
-    ) -> Float32:
-        del rows
-        vectors = self._vectors if ids else replace(self._vectors, ids=None)
-        return vectors.finite(vectors.of(ids or texts, "queries"))
-
-    def warm_up(self) -> None:
-        """Do nothing: there is no library to load."""
-
-
-SOURCES: Mapping[Source, type[QueryEncoder]] = {
-    "model": _Model,
-    "words": _Words,
-    "bridge": _Bridge,
-    "given": _Given,
-}
+    def _bridge_size(self) -> int:
+        matrix = self.table.bridge if self.table and self.opened else None
+        return 0 if matrix is None else int(matrix.size)
 
 
 def open_queries(
@@ -646,8 +526,48 @@ def open_queries(
             layer 0, the index has no bridge from the model of the queries, or torch is missing.
     """
     plan.check_packages()
-    encoder_of: Callable[..., QueryEncoder] = SOURCES[plan.source]
-    return encoder_of(plan, runtime, device, dtype)
+    how = runtime, device, of_queries(dtype)
+    if plan.source == "model":
+        return QueryEncoder(plan, _layers_of(plan, *how))
+    if plan.source == "words":
+        if runtime != "torch":
+            raise UserError(f"--runtime {runtime} was asked for, and layer 0 is words alone.")
+        return QueryEncoder(plan, table=_words_of(plan))
+    if plan.source == "given":
+        from m2dr.tasks.vectors import query_vectors
+
+        path, index = plan.options.query_vectors, plan.index
+        assert path is not None, "vectors are given"
+        assert index is not None, "the documents of an index are searched"
+        given = query_vectors(path, plan.card, index)
+        return QueryEncoder(plan, given=given)
+    assert plan.maps is not None, "a bridge lies in the exits of an index"
+    model = open_model(plan.options.query_model)
+    bridge = _checked_words(plan.maps, plan.card.fingerprint)
+    if bridge.query_model != model.card.digest():
+        raise UserError(
+            f"The index was not fitted for queries of {model}; m2dr index fit --query-model "
+            "does so."
+        )
+    whole = plan_of_model(model, model.card.query_layer)
+    return QueryEncoder(plan, _layers_of(whole, *how), bridge)
+
+
+def _layers_of(
+    plan: QueryPlan, runtime: str, device: str, dtype: str
+) -> "TextEncoder[TorchEncoder | GraphRuntime]":
+    """Load the first layers of a model, by its own exits or those of the index."""
+    exits = folder_of(plan.maps)
+    if runtime == "torch":
+        return load(plan.model, plan.layer, device, dtype, exits)
+    from m2dr.model.graphs import open_graph
+
+    # A graph is opened without a look at exits, and has no words.
+    if exits is not None:
+        check_exits(exits, plan.card.fingerprint, EXITS)
+    words = _words_of(plan) if exits or plan.card.exit_head == "fitted" else None
+    where = device, dtype, cache_folder()
+    return open_graph(runtime, plan.model, plan.layer, *where, exits, words)
 
 
 class QueryEncoders:

@@ -27,7 +27,7 @@ from m2dr.index.store import Store
 from m2dr.model.encoder import Encoder
 from m2dr.tasks.corpus import open_bm25, open_corpus
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
-from m2dr.tasks.query import SOURCES, QueryEncoder, QueryEncoders, QueryPlan, plan_of_model
+from m2dr.tasks.query import QueryEncoder, QueryEncoders, QueryPlan, plan_of_model
 
 Item = TypeVar("Item")
 
@@ -68,7 +68,7 @@ def timed_plans(plans: Mapping[int, QueryPlan]) -> dict[int, QueryPlan]:
     Raises:
         UserError: there is none.
     """
-    found = {layer: plan for layer, plan in plans.items() if SOURCES[plan.source].is_timed}
+    found = {layer: plan for layer, plan in plans.items() if plan.source != "given"}
     if not found:
         raise UserError("--costs times the query encoder, and --query-vectors leaves none to time.")
     return found
@@ -131,8 +131,7 @@ def measure_costs(
     if request.hybrid:
         bm25 = open_bm25(grid_of.index, store, lambda: dataset)
         bm25_bytes = grid_of.index.bm25.stat().st_size // store.documents
-    origins = {layer: SOURCES[plan.source].origin(plan) for layer, plan in plans.items()}
-    notes = [f"queries of layer {layer} are {of}" for layer, of in origins.items() if of]
+    notes = [f"queries of layer {n} are {plan.origin}" for n, plan in plans.items() if plan.origin]
     machine = "; ".join([machine, *request.notes, *notes])
     searched = {key: Ranker(each, None, bm25, request.hybrid) for key, each in indexes.items()}
     times = query_times(encoders, layers, searched, texts, rounds)
