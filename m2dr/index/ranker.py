@@ -57,33 +57,21 @@ class Ranker:
         Raises:
             UserError: as `Searchable.ranked` does.
         """
-        if self.mixed:
-            queries = self.mixed(queries, texts)
-        if self.bm25:
-            run = self._blended(self.bm25, query_ids, queries, k, drop or {}, texts)
-        else:
+        queries, drop = self.mixed(queries, texts) if self.mixed else queries, drop or {}
+        if not self.bm25:
             run = self.documents.ranked(query_ids, queries, k, drop)
+        else:
+            check_depth(k)
+            docids = self.bm25.docids
+            rows_of = docids.find(drop.values()) if drop else {}
+            own = np.array([rows_of.get(drop.get(name, ""), -1) for name in query_ids], np.int64)
+            depth = min(max(k, HYBRID_DEPTH) + bool(drop), self.documents.deepest)
+            scores, rows = np.empty((len(own), 0), np.float32), np.empty((len(own), 0), np.int64)
+            if depth:
+                scores, rows = self.documents.search(queries, depth)
+                rows[~answerable(queries, self.documents.dim)] = -1
+            hits, how = [Hits(scores, rows).without(own, depth)], (self.weight, k, own, self.unfit)
+            run = self.bm25.blend(hits, texts, *how, with_parts=True)[0].run(query_ids, docids)
         if self.min_score == -inf:
             return run
         return Run({name: each.down_to(self.min_score) for name, each in run.rankings.items()})
-
-    def _blended(
-        self,
-        bm25: Bm25,
-        query_ids: Sequence[str],
-        queries: Floats,
-        k: int,
-        drop: Mapping[str, str],
-        texts: Sequence[str],
-    ) -> Run:
-        check_depth(k)
-        rows_of = bm25.docids.find(drop.values()) if drop else {}
-        own = np.array([rows_of.get(drop.get(name, ""), -1) for name in query_ids], np.int64)
-        depth = min(max(k, HYBRID_DEPTH) + bool(drop), self.documents.deepest)
-        scores, rows = np.empty((len(own), 0), np.float32), np.empty((len(own), 0), np.int64)
-        if depth:
-            scores, rows = self.documents.search(queries, depth)
-            rows[~answerable(queries, self.documents.dim)] = -1
-        hits = [Hits(scores, rows).without(own, depth)]
-        blend = bm25.blend(hits, texts, self.weight, k, own, self.unfit, with_parts=True)
-        return blend[0].run(query_ids, bm25.docids)

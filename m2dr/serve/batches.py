@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,8 +48,7 @@ class _Work:
     side: Side
     documents: Ranker | None  # to search
     k: int
-    future: "asyncio.Future[Outcome]"
-    loop: asyncio.AbstractEventLoop
+    future: Future[Outcome] = field(default_factory=Future)
 
 
 class Batcher:
@@ -95,15 +95,14 @@ class Batcher:
             QueueFullError: too many texts wait.
             UserError: what the search raised.
         """
-        loop = asyncio.get_running_loop()
-        work = _Work(encoder, texts, side, documents, k, loop.create_future(), loop)
+        work = _Work(encoder, texts, side, documents, k)
         with self._changed:
             if self._stopped or (self.waiting and self.waiting + len(texts) > self._queue):
                 raise QueueFullError
             self._waiting.append(work)
             self.waiting += len(texts)
             self._changed.notify()
-        return await work.future
+        return await asyncio.wrap_future(work.future)
 
     def stop(self) -> None:
         """End the thread when nothing waits any more."""
@@ -115,15 +114,19 @@ class Batcher:
     def _serve(self) -> None:
         trimmed = time.monotonic()
         while batch := self._take():
-            batch = [work for work in batch if not work.future.done()]  # else its time is over
-            if batch:
-                _deliver(batch, self._outcomes(batch))
+            # Of some the time is over.
+            batch = [work for work in batch if work.future.set_running_or_notify_cancel()]
+            for work, outcome in zip(batch, self._outcomes(batch), strict=True):
+                if isinstance(outcome, Exception):
+                    work.future.set_exception(outcome)
+                else:
+                    work.future.set_result(outcome)
             if time.monotonic() > trimmed + _TRIM:  # batches are of ever other shapes
                 trimmed = time.monotonic()
                 return_free_memory()
 
     def _take(self) -> list[_Work]:
-        """Return requests of one encoder, the oldest first; none when the thread is to end."""
+        """Return requests of one encoder and side, the oldest first; none when it is to end."""
         with self._changed:
             while not self._waiting:
                 if self._stopped:
@@ -133,12 +136,12 @@ class Batcher:
                 end = time.monotonic() + self._wait
                 while self.waiting < self._most and (left := end - time.monotonic()) > 0:
                     self._changed.wait(left)
-            encoder, texts = self._waiting[0].encoder, 0
+            encoder, side, texts = self._waiting[0].encoder, self._waiting[0].side, 0
             batch: list[_Work] = []
             rest: deque[_Work] = deque()
             for work in self._waiting:
                 fits = not batch or texts + len(work.texts) <= self._most
-                if work.encoder is encoder and fits:
+                if work.encoder is encoder and work.side == side and fits:
                     batch.append(work)
                     texts += len(work.texts)
                 else:
@@ -150,6 +153,8 @@ class Batcher:
 
     def _outcomes(self, batch: Sequence[_Work]) -> Sequence[Outcome | Exception]:
         """Run a batch; where it fails, each of its requests alone, to see which one it is."""
+        if not batch:
+            return []
         try:
             outcomes = _run(batch)
         except Exception as error:
@@ -161,43 +166,29 @@ class Batcher:
 
 
 def _run(batch: Sequence[_Work]) -> list[Outcome]:
-    """Tokenise, encode and search for a batch of one encoder."""
-    encoder = batch[0].encoder
+    """Tokenise, encode and search for a batch of one encoder and side."""
+    encoder, texts = batch[0].encoder, [text for work in batch for text in work.texts]
     begun = time.perf_counter()
-    rows = _tokens(encoder, batch)
+    rows = encoder.tokenize(texts, batch[0].side)
     tokenised = time.perf_counter()
-    texts = [text for work in batch for text in work.texts]
-    vectors = encoder.embed([row for some in rows for row in some], texts)
+    vectors = encoder.embed(rows, texts)
     encoded = time.perf_counter()
-    total, start, outcomes = sum(map(len, rows)), 0, []
-    for some in rows:
-        share = 1000 * len(some) / total
+    start, outcomes = 0, []
+    for work in batch:
+        own = slice(start, start + len(work.texts))
+        share = 1000 * len(work.texts) / len(texts)
         outcomes.append(
             Outcome(
-                vectors[start : start + len(some)],
-                sum(map(len, some)),
+                vectors[own],
+                sum(map(len, rows[own])),
                 tokenise_ms=share * (tokenised - begun),
                 encode_ms=share * (encoded - tokenised),
-                batch=total,
+                batch=len(texts),
             )
         )
-        start += len(some)
+        start = own.stop
     _search(batch, outcomes)
     return outcomes
-
-
-def _tokens(encoder: QueryEncoder, batch: Sequence[_Work]) -> list[list[list[int]]]:
-    """Return the token rows of each request; one call for the texts of each side."""
-    tokens: dict[int, list[list[int]]] = {}
-    sides: dict[Side, list[int]] = {}
-    for number, work in enumerate(batch):
-        sides.setdefault(work.side, []).append(number)
-    for side, numbers in sides.items():
-        texts = [text for number in numbers for text in batch[number].texts]
-        rows = iter(encoder.tokenize(texts, side=side))
-        for number in numbers:
-            tokens[number] = [next(rows) for _ in batch[number].texts]
-    return [tokens[number] for number in range(len(batch))]
 
 
 def _search(batch: Sequence[_Work], outcomes: Sequence[Outcome]) -> None:
@@ -219,21 +210,3 @@ def _search(batch: Sequence[_Work], outcomes: Sequence[Outcome]) -> None:
         for number in numbers:
             outcomes[number].rankings = [next(rankings) for _ in batch[number].texts]
             outcomes[number].search_ms = spent * len(batch[number].texts)
-
-
-def _deliver(batch: Sequence[_Work], outcomes: Sequence[Outcome | Exception]) -> None:
-    """Hand the outcomes to the event loop that waits for them."""
-
-    def give() -> None:
-        for work, outcome in zip(batch, outcomes, strict=True):
-            if work.future.done():
-                continue
-            if isinstance(outcome, Exception):
-                work.future.set_exception(outcome)
-            else:
-                work.future.set_result(outcome)
-
-    try:
-        batch[0].loop.call_soon_threadsafe(give)
-    except RuntimeError:  # the loop was closed
-        return

@@ -4,10 +4,10 @@ import asyncio
 import base64
 import re
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
@@ -116,9 +116,9 @@ class ServedIndex:
         if not self.dims:
             raise UserError(f"{resolved.index} holds no documents to search.")
         self.full = Cut(max(self.dims), self.dims[max(self.dims)][-1])
-        self._open: dict[Cut, tuple[Searcher, QueryEncoder]] = {}
-        self._texts: OrderedDict[str, Document] = OrderedDict()
-        self.documents = self.open(self.full)[0].documents.documents
+        self._open: dict[Cut, Searcher] = {}
+        self.document = lru_cache(_TEXTS)(self._document)
+        self.documents = self.open(self.full).documents.documents
         fields = resolved.index.layer(self.document_layer(self.full.layer)) / FIELDS
         self.fields = field_names(field_types(fields)) if self._scanned else []
         self.grid = find_grid(
@@ -177,16 +177,14 @@ class ServedIndex:
         known = ", ".join(map(str, dims))
         raise Refused(422, f"Dim {dim} was asked for; layer {layer} has {known}.", "dim")
 
-    def opened(self, cut: Cut) -> tuple[Searcher, QueryEncoder] | None:
-        """Return what searches at a cut that is open already."""
-        return self._open.get(cut)
-
-    def open(self, cut: Cut) -> tuple[Searcher, QueryEncoder]:
+    def open(self, cut: Cut) -> Searcher:
         """Return what searches at a cut, opening it if needed, which may take seconds.
 
         Raises:
             UserError: a file is missing or damaged.
         """
+        if opened := self._open.get(cut):
+            return opened
         engine = ""
         if self._scanned:  # a dim that was not built is scanned
             built = self.index.resolved.index.engines(self.document_layer(cut.layer))
@@ -196,10 +194,9 @@ class ServedIndex:
         searcher = self.index.searcher(cut.layer, cut.dim, engine=engine)
         if len(self._open) >= _CUTS:
             self._open.clear()
-        opened = searcher, self.encoder(cut.layer)
         self.check_state()
-        self._open[cut] = opened
-        return opened
+        self._open[cut] = searcher
+        return searcher
 
     def encoder(self, layer: int, side: Side = "query") -> QueryEncoder:
         """Return the encoder of a layer, loading it if needed.
@@ -237,24 +234,15 @@ class ServedIndex:
         """Whose queries meet which documents, where not those of the model as trained."""
         return suffix_of(self._plans, "")
 
-    def remembered(self, docids: Iterable[str]) -> bool:
-        """Whether the texts of documents are in memory."""
-        return all(docid in self._texts for docid in docids)
-
-    def document(self, docid: str) -> Document:
-        """Return a document; those read last stay in memory.
+    def _document(self, docid: str) -> Document:
+        """Return a document.
 
         Raises:
             UserError: the corpus is missing, or does not hold it any more.
         """
-        document = self._texts.get(docid)
-        if document is None:
-            document = self.dataset.document(docid)
-            if document.id != docid:
-                raise UserError(f"The texts of {self.corpus} have changed.")
-            self._texts[docid] = document
-            while len(self._texts) > _TEXTS:
-                self._texts.popitem(last=False)
+        document = self.dataset.document(docid)
+        if document.id != docid:
+            raise UserError(f"The texts of {self.corpus} have changed.")
         return document
 
     def examples(self) -> list[str]:
@@ -319,16 +307,11 @@ class Service:
             say(f"Warning: {missing('torch')}; until then layer 0 alone is served.")
         self._weights = request.weights
         self.indexes: dict[str, ServedIndex] = {}
+        own = {each.name for each in fields(SearchRequest)} & vars(request).keys()
+        options: dict[str, Any] = {name: getattr(request, name) for name in own}
         for folder in dict.fromkeys(request.indexes or ("",)):
-            index = ServedIndex(
-                SearchRequest(
-                    request.corpus, request.model, index=folder, root=request.root,
-                    device=request.device, dtype=request.dtype, engine=request.engine,
-                    runtime=request.runtime, min_score=request.min_score,
-                    **request.query_options,
-                ),
-                encoders, request.grid,
-            )  # fmt: skip
+            asked = SearchRequest(index=folder, **options)
+            index = ServedIndex(asked, encoders, request.grid)
             base = index.corpus if index.corpus not in self.indexes else (
                 f"{index.corpus}-{index.model}"
             )  # fmt: skip
@@ -379,23 +362,23 @@ class Service:
         compare: bool,
     ) -> Table:
         cuts = [cut, served.full] if compare else [cut]
-        opened = [await _opened(served, each) for each in cuts]
+        opened = [await asyncio.to_thread(served.open, each) for each in cuts]
         k = ask.k or DEPTH
         depth = max(k, _TOP) if compare else k
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
-            await self._ranked(served, *opened[0], queries, depth, ask)
+            await self._ranked(served, opened[0], queries, depth, ask)
         outcomes = await asyncio.gather(
-            *(self._ranked(served, *each, queries, depth, ask) for each in opened)
+            *(self._ranked(served, each, queries, depth, ask) for each in opened)
         )
-        texts, problem = await _documents(served, outcomes)
+        texts, problem = await asyncio.to_thread(_documents, served, outcomes)
         results = []
         for number, query in enumerate(queries):
             rankings = [outcome.rankings[number] for outcome in outcomes]
             hits = [_hits(ranking, k, texts) for ranking in rankings]
             if ask.explain:
-                for (searcher, _), outcome, rows in zip(opened, outcomes, hits, strict=True):
+                for searcher, outcome, rows in zip(opened, outcomes, hits, strict=True):
                     what = query, outcome.vectors[number], outcome.rankings[number]
                     explained = await asyncio.to_thread(_explained, searcher, *what, ask)
                     for row, shares in zip(rows, explained, strict=False):
@@ -408,7 +391,7 @@ class Service:
             results.append(result)
         answer: Table = {
             "index": name, "cut": str(cut), "layer": cut.layer, "dim": cut.dim, "results": results,
-            "times": _times(outcomes[0]), **opened[0][0].blend(ask).weights,
+            "times": _times(outcomes[0]), **opened[0].blend(ask).weights,
         }  # fmt: skip
         if compare:
             answer["full_times"] = _times(outcomes[1])
@@ -422,7 +405,6 @@ class Service:
         self,
         served: ServedIndex,
         searcher: Searcher,
-        encoder: QueryEncoder,
         queries: Sequence[str],
         k: int,
         ask: Ask,
@@ -435,7 +417,7 @@ class Service:
             raise Refused(422, str(error), param) from None
         if ask.filter or any(ask.weights.values()):  # which was read from disk
             served.check_state()
-        return await self._batched(encoder, queries, "query", documents, k)
+        return await self._batched(searcher.encoder, queries, "query", documents, k)
 
     async def embeddings(
         self,
@@ -630,30 +612,16 @@ def _check_texts(texts: Sequence[str], param: str) -> None:
             raise Refused(422, f"Number {number} of {param} is empty.", param)
 
 
-async def _opened(served: ServedIndex, cut: Cut) -> tuple[Searcher, QueryEncoder]:
-    known = served.opened(cut)
-    return known if known is not None else await asyncio.to_thread(served.open, cut)
-
-
-async def _documents(
-    served: ServedIndex, outcomes: Sequence[Outcome]
-) -> tuple[dict[str, Document], str]:
-    """Return documents of rankings, and why some have no text.
-
-    Another thread reads those that are not in memory.
-    """
+def _documents(served: ServedIndex, outcomes: Sequence[Outcome]) -> tuple[dict[str, Document], str]:
+    """Return documents of rankings, and why some have no text."""
     docids = {docid for outcome in outcomes for each in outcome.rankings for docid in each.docids}
-
-    def read() -> tuple[dict[str, Document], str]:
-        documents, problem = {}, ""
-        for docid in docids:
-            try:
-                documents[docid] = served.document(docid)
-            except (UserError, OSError) as error:
-                documents[docid], problem = Document(docid, ""), str(error)
-        return documents, problem
-
-    return read() if served.remembered(docids) else await asyncio.to_thread(read)
+    documents, problem = {}, ""
+    for docid in docids:
+        try:
+            documents[docid] = served.document(docid)
+        except (UserError, OSError) as error:
+            documents[docid], problem = Document(docid, ""), str(error)
+    return documents, problem
 
 
 def _explained(searcher: Searcher, *what: Any) -> list[dict[str, float]]:

@@ -23,7 +23,7 @@ from m2dr.core.errors import UserError, nearest, require
 from m2dr.core.files import cache_folder
 from m2dr.core.progress import Advance, progress
 from m2dr.core.records import Cut, Document, ModelCard, Side
-from m2dr.core.requests import of_queries
+from m2dr.core.requests import ExportRequest, PushModelRequest, of_queries
 from m2dr.core.settings import meant_by
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
 from m2dr.data.tables import id_of, optional, rows_of
@@ -463,11 +463,15 @@ class Encoder:
         Raises:
             UserError: the folder is not empty, or the cut was neither fitted nor trained.
         """
-        from m2dr.tasks.publish import save_cut
+        from m2dr.tasks.publish import export_model, save_model
 
         self._refuse_lengths()
-        save_cut(self.model, Cut(self.layer, self.dim), self.document_layer, Path(folder), force)
-        return Path(folder)
+        cut, out = Cut(self.layer, self.dim), Path(folder)
+        if cut.layer == 0 or cut == self.card.full:
+            save_model(self.model, max(cut.layer, self.document_layer), out)
+        else:
+            export_model(ExportRequest(out=out, cut=cut, model=self.name, force=force))
+        return out
 
     def push_to_hub(
         self,
@@ -494,7 +498,6 @@ class Encoder:
         Raises:
             UserError: the id is not OWNER/NAME, there is no token, or the hub refuses.
         """
-        from m2dr.core.requests import PushModelRequest
         from m2dr.tasks.publish import push_layers
 
         self._refuse_lengths()
@@ -611,10 +614,8 @@ class Encoder:
         return source.open(runtime)
 
     def _open(self, layer: int) -> "QueryEncoder":
-        how = [self.options[name] for name in ("runtime", "device")]
-        how.append(of_queries(self.options["dtype"]))
-        plan = plan_of_model(self.model, layer)
-        return open_queries(plan, *(how if layer else ["torch", *how[1:]]))
+        how = [self.options[name] for name in ("runtime", "device", "dtype")]
+        return open_queries(plan_of_model(self.model, layer), *how)
 
 
 def as_documents(items: Iterable[Item], first: int | None = 0) -> Iterator[Document]:

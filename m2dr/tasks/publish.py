@@ -1,6 +1,6 @@
 """Export a cut of a model, write its card, and upload it to the Hugging Face hub."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -116,7 +116,7 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
     made, name = cut_model(model, cut, exits), names_of([model.name])[0]
     results: list[ModelResult] = []
     if not made.of_index:  # results do not say by which exits of an index
-        found = _results_of(card, name, CardRequest(Path(model.name), request.results))
+        found = _results_of(card, name, Path(model.name), request.results)
         results = [r for r in found if not (r.provenance and r.provenance.exits)]
     record = ExportRecord(
         cut=cut,
@@ -174,25 +174,6 @@ def _costs(results: list[ModelResult], cut: Cut, parameters: int) -> CutCosts:
     return CutCosts(None, parameters, bytes_per_document(cut.dim))
 
 
-def save_cut(model: Model, cut: Cut, documents: int, out: Path, force: bool = False) -> None:
-    """Write a cut as `m2dr export` does, or the whole model where the cut is all of it.
-
-    Args:
-        model: that was opened.
-        cut: to keep; with layer 0, whose table is no model, all that its documents need is kept.
-        documents: layer of the documents.
-        out: folder to write.
-        force: whether a cut that was neither fitted nor trained is written too.
-
-    Raises:
-        UserError: as `export_model` and `save_model` do.
-    """
-    if cut.layer == 0 or cut == model.card.full:
-        save_model(model, max(cut.layer, documents), out)
-        return
-    export_model(ExportRequest(out=out, cut=cut, model=model.name, force=force))
-
-
 def save_model(model: Model, layers: int, out: Path) -> ModelCard:
     """Write the first layers of a model, or all of it under the card that it has.
 
@@ -218,7 +199,7 @@ def write_card(request: CardRequest) -> Report:
     folder = request.model
     _require_own(folder)
     card, name = open_model(folder).card, names_of([str(folder)])[0]
-    results = _results_of(card, name, request)
+    results = _results_of(card, name, folder, request.results)
     with lock_folder(folder):
         grids = tuple(
             MeasuredGrid(
@@ -247,15 +228,17 @@ def _require_own(folder: Path) -> None:
         raise UserError(f"{folder} is no model that m2dr wrote: no {CARD} is in it.")
 
 
-def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelResult]:
+def _results_of(
+    card: ModelCard, name: str, model: Path, folders: Sequence[Path]
+) -> list[ModelResult]:
     """Return the results of a model; means of several corpora have only its name.
 
     A fingerprint does not cover pooling, prefixes and the similarity, so that two folders may share
     it. The folder that was measured may have been renamed since.
     """
-    if not request.results and not any(RESULTS.rglob(GRID)):
+    if not folders and not any(RESULTS.rglob(GRID)):
         return []
-    results = read_results(request.results or (RESULTS,))
+    results = read_results(folders or (RESULTS,))
     own = []
     for result in results:
         provenance = result.provenance
@@ -263,14 +246,14 @@ def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelR
             is_own = result.grid.model == name
         else:
             measured = Path(provenance.model)
-            moved = not measured.is_dir() or measured.resolve() == request.model.resolve()
+            moved = not measured.is_dir() or measured.resolve() == model.resolve()
             alone = not (any(provenance.blend.values()) or provenance.system)
             is_own = provenance.fingerprint == card.fingerprint and moved and alone
         if is_own:
             own.append(result)
-    if not own and request.results:
-        models = ", ".join(sorted({result.grid.model for result in results}))[:200]
-        raise UserError(f"The results are of {models}, and none of {request.model} as it is now.")
+    if not own and folders:
+        others = ", ".join(sorted({result.grid.model for result in results}))[:200]
+        raise UserError(f"The results are of {others}, and none of {model} as it is now.")
     return own
 
 

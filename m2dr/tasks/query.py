@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from m2dr.core.arrays import Float32
@@ -110,16 +109,20 @@ class QueryPlan:
         return replace(self, document_layer=0, options=options)
 
     @property
-    def mix(self) -> float:
-        """The weight of `query_mix` where it applies, otherwise 0.
+    def mixes(self) -> bool:
+        """Whether `query_mix` applies.
 
-        It applies to documents of the last layer, to which the words of an index are fitted, and
-        to queries whose exit has no word term.
+        It does to documents of the last layer, to which the words of an index are fitted, and to
+        queries whose exit has no word term.
         """
         card = self.card
         reads_words = self.layer < card.layers and card.exit_head == "fitted"
-        meets_last = self.document_layer == card.layers
-        return self.options.query_mix if meets_last and not (self.maps or reads_words) else 0.0
+        return self.document_layer == card.layers and not (self.maps or reads_words)
+
+    @property
+    def mix(self) -> float:
+        """The weight of `query_mix` where it applies, otherwise 0."""
+        return self.options.query_mix * self.mixes
 
     @cached_property
     def words(self) -> WordTable:
@@ -517,21 +520,19 @@ def open_queries(
 
     Args:
         plan: of the queries.
-        runtime: torch, onnx or openvino, where layers of a model run.
+        runtime: torch, onnx or openvino; of no effect at layer 0.
         device: as `choose_device` takes it.
         dtype: as `choose_dtype` takes it; int8 is of documents alone.
 
     Raises:
-        UserError: a file of the model or of its exits is missing or damaged, a runtime was named at
-            layer 0, the index has no bridge from the model of the queries, or torch is missing.
+        UserError: a file of the model or of its exits is missing or damaged, the index has no
+            bridge from the model of the queries, or torch is missing.
     """
     plan.check_packages()
     how = runtime, device, of_queries(dtype)
     if plan.source == "model":
         return QueryEncoder(plan, _layers_of(plan, *how))
     if plan.source == "words":
-        if runtime != "torch":
-            raise UserError(f"--runtime {runtime} was asked for, and layer 0 is words alone.")
         return QueryEncoder(plan, table=_words_of(plan))
     if plan.source == "given":
         from m2dr.tasks.vectors import query_vectors
@@ -557,7 +558,7 @@ def _layers_of(
     plan: QueryPlan, runtime: str, device: str, dtype: str
 ) -> "TextEncoder[TorchEncoder | GraphRuntime]":
     """Load the first layers of a model, by its own exits or those of the index."""
-    exits = folder_of(plan.maps)
+    exits = plan.maps and plan.maps.folder
     if runtime == "torch":
         return load(plan.model, plan.layer, device, dtype, exits)
     from m2dr.model.graphs import open_graph
@@ -627,7 +628,7 @@ def encode_layers(
             yield plan.layer, open_queries(plan, "torch", device, dtype).encode(texts, ids)
     for maps, shared in passes.items():
         layers, model = sorted(plan.layer for plan in shared), shared[0].model
-        encoder = load(model, layers[-1], device, of_queries(dtype), folder_of(maps))
+        encoder = load(model, layers[-1], device, of_queries(dtype), maps and maps.folder)
         with progress("Encoding", len(texts), "queries") as advance:
             vectors = encoder.vectors(texts, "query", layers, advance)
         yield from zip(layers, vectors, strict=True)
@@ -660,11 +661,6 @@ def _words_of(plan: QueryPlan) -> WordTable:
     if plan.maps is not None:
         return _checked_words(plan.maps, plan.card.fingerprint)
     return WordTable.open(plan.model.folder)
-
-
-def folder_of(maps: Maps | None) -> Path | None:
-    """Return the folder of maps, if any."""
-    return maps.folder if maps else None
 
 
 def _checked_words(maps: Maps, fingerprint: str) -> WordTable:

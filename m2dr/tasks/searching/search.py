@@ -6,7 +6,7 @@ A query text passes `Searcher`: the encoder of its plan (`tasks.query`), then
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from math import inf
@@ -73,11 +73,6 @@ class ResolvedIndex:
     def state(self) -> list[tuple[int, ...]]:
         """The stamps of stores, indexes and exits when the request was resolved."""
         return self.index.state
-
-    @property
-    def ask(self) -> Ask:
-        """What a search asks that says nothing else."""
-        return self.request
 
     @property
     def card(self) -> ModelCard:
@@ -406,6 +401,7 @@ class Searcher:
         resolved: the request with its model and stores.
         documents: the open index.
         plan: of the queries.
+        encoder: of the queries.
         ask: of a search that says nothing else.
         cut: of the queries.
         warnings: what makes rankings worse than the model allows.
@@ -423,14 +419,15 @@ class Searcher:
             UserError: no such index, or the two do not fit; before any weight is loaded.
         """
         self.resolved, self.documents = resolved, open_documents(resolved)
-        self.plan, self.ask = resolved.plan, resolved.ask
+        self.plan = resolved.plan
+        self.ask: Ask = resolved.request
         self.cut = Cut(self.plan.layer, self.documents.dim)
         self.documents.accept(resolved.model.label(), self.cut)
         self._ranker = lru_cache(_FILTERS)(self._where)
         self._filtered = lru_cache(_FILTERS)(lambda t: self.documents.where(Filter.parse(t)))
         self.where(self.ask)
         self.warnings = self.plan.warnings(self.cut.dim, self.documents.warnings)
-        self._encoder = resolved.encoder(encoders or QueryEncoders())
+        self.encoder = resolved.encoder(encoders or QueryEncoders())
         self.describe = (
             f"{counted(self.documents.documents, 'documents')} of {self.documents.corpus} "
             f"(layer {self.documents.layer}), {self.plan.describe(self.cut.dim)}"
@@ -439,9 +436,7 @@ class Searcher:
 
     def blend(self, ask: Ask) -> Blend:
         """Return the weights of a search; layers whose exit uses words get no others."""
-        weights: dict[str, Any] = ask.weights
-        plan = replace(self.plan, options=replace(self.plan.options, **weights))
-        return Blend(hybrid=ask.hybrid, query_mix=plan.mix)
+        return Blend(hybrid=ask.hybrid, query_mix=ask.query_mix * self.plan.mixes)
 
     def where(self, ask: Ask) -> Ranker:
         """Return the open index with the filter, the weights and the minimum score of a search.
@@ -492,7 +487,7 @@ class Searcher:
             UserError: the store of the vectors is not beside the index.
         """
         blend, store, similarity = self.blend(ask), self._store, self.resolved.card.similarity
-        parts = self._encoder.parts(text, vector)
+        parts = self.encoder.parts(text, vector)
         if blend.query_mix:
             words = scaled(self.plan.words.of_documents.parts(text), blend.query_mix)
             parts = scaled(parts, 1.0)
@@ -545,14 +540,12 @@ class Searcher:
         """
         if not texts:
             return []
-        names = [str(number) for number in range(len(texts))]
         ask = ask or self.ask
         k = ask.k if k is None else k
-        run, vectors, spans = self._timed_run(names, texts, k, self.where(ask), drop_own=False)
+        run, vectors, spans = self._timed_run(texts, k, self.where(ask))
         times = [1000 * span / len(texts) for span in spans]
         answers = []
-        for text, vector, name in zip(texts, vectors, names, strict=True):
-            ranking = run.rankings[name]
+        for text, vector, ranking in zip(texts, vectors, run.rankings.values(), strict=True):
             shares = cache(partial(self.explain, text, vector, ranking, ask))
             if ask.explain:
                 shares()
@@ -568,43 +561,42 @@ class Searcher:
     def run(self, queries: Sequence[Query], k: int) -> Run:
         """Rank for many queries at once."""
         texts = [query.text for query in queries]
-        drop_own = self.resolved.dataset.drops_own_document
-        names = [query.id for query in queries]
-        return self._timed_run(names, texts, k, self.where(self.ask), drop_own, names)[0]
+        ids = [query.id for query in queries]
+        drops_own = self.resolved.dataset.drops_own_document
+        drop = {name: name for name in ids} if drops_own else None
+        return self._timed_run(texts, k, self.where(self.ask), ids, drop)[0]
 
     def vectors(self, texts: Sequence[str]) -> Float32:
         """Return the vectors of queries, [Q, width], not normalised; given ones in order."""
-        return self._encoder.encode(texts)
+        return self.encoder.encode(texts)
 
     def _timed_run(
         self,
-        names: Sequence[str],
         texts: Sequence[str],
         k: int | None,
         documents: Ranker,
-        drop_own: bool,
         ids: Sequence[str] = (),
+        drop: Mapping[str, str] | None = None,
     ) -> tuple[Run, Float32, tuple[float, float, float]]:
         """Return the run of queries, their vectors [Q, W], and the seconds of each step.
 
         The steps are tokenising, encoding and searching.
 
         Args:
-            names: of the queries.
             texts: of the queries.
             k: how many documents for each; None: DEPTH of them, or fewer.
             documents: that are searched.
-            drop_own: whether the document with the id of the query is left out.
-            ids: by which vectors of the queries are looked up, where some were given.
+            ids: of the queries, by which given vectors are found; in order without them.
+            drop: per id, a docid to leave out.
         """
         if not all(text.strip() for text in texts):
             raise UserError("A query is empty; give it a word to search for.")
         start = time.perf_counter()
-        rows = self._encoder.tokenize(texts)
+        rows = self.encoder.tokenize(texts)
         tokenised = time.perf_counter()
-        vectors = self._encoder.embed(rows, texts, ids)
+        vectors = self.encoder.embed(rows, texts, ids)
         encoded = time.perf_counter()
-        drop = {name: name for name in names} if drop_own else None
+        names = ids or [str(number) for number in range(len(texts))]
         run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
         ranked = time.perf_counter()
         return run, vectors, (tokenised - start, encoded - tokenised, ranked - encoded)
