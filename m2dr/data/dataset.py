@@ -1,13 +1,13 @@
 """The data set that the rest of m2dr sees, whatever its files look like."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 from functools import cached_property
 from hashlib import sha256
-from itertools import count
+from itertools import chain, count
 from math import isfinite
 from pathlib import Path
 from sys import intern
@@ -18,7 +18,8 @@ import numpy as np
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.progress import say, say_once
 from m2dr.core.records import Document, Fields, Judgement, Query, Value
-from m2dr.data.tables import Ids, Row, StoredRows, column, id_of, optional, parsed, text_of
+from m2dr.data.roles import DOCUMENT, METADATA
+from m2dr.data.tables import Ids, Row, StoredRows, id_of, parsed, text_of
 
 # Given negatives kept per query. A group draws some ten of them, and official files give up to a
 # thousand: 400 million ids, more than fit in memory.
@@ -28,19 +29,10 @@ NEGATIVES_KEPT = 64
 _DROP_OWN_DOCUMENT = {"arguana", "quora"}
 _COMPARED_QUERIES = 1000  # queries of a split that are compared with the documents of their ids
 
-# Columns of a document; of several names of one thing the first that has a value counts.
-# They are those of BEIR, MTEB, Pyserini, Tevatron, PyTerrier, ir_datasets, LangChain and Haystack.
-DOCUMENT_IDS = ("_id", "id", "docid", "document_id", "doc_id", "docno", "pid")
-DOCUMENT_TEXTS = ("text", "contents", "page_content", "content", "passage", "body")
-DOCUMENT_COLUMNS = (*DOCUMENT_IDS, "title", *DOCUMENT_TEXTS)
-_KNOWN = frozenset(DOCUMENT_COLUMNS)
-_CLASS = ("type", "Document")  # of LangChain's documents, beside page_content: no field
-METADATA = ("metadata", "meta")  # an object whose keys are fields: of BEIR and LangChain, Haystack
-
 # By name, lists of decimals that were read where fields stand: vectors, as columns of tables hold.
 _left_out: Counter[str] = Counter()
 # Names of fields that are something else where they stand beside the text.
-_READ_OTHERWISE = {*DOCUMENT_COLUMNS, *METADATA, "id_"}
+_READ_OTHERWISE = {*chain.from_iterable(DOCUMENT.values()), *METADATA, "id_"}
 
 JudgedQueries = tuple[list[Query], list[Judgement]]  # the queries in file order, the judgements
 Negatives = Mapping[str, tuple[str, ...]]  # query id → docids given as not relevant
@@ -268,7 +260,7 @@ class TableCorpus:
         first = next(parsed(path, dict, names), None)
         if first is None:
             raise UserError(f"{path} holds no document.")
-        self._numbered = optional(first, DOCUMENT_IDS) is None
+        self._numbered = "id" not in DOCUMENT.of(first)[0]
         next(parsed(path, lambda row: self._document(row, 0), names))
 
     @property
@@ -302,15 +294,11 @@ class TableCorpus:
         return {name: getattr(self, name) for name in ("_path", "_names", "_numbered")}
 
     def _document(self, row: Row, number: int) -> Document:
-        if self._numbered:
-            if optional(row, DOCUMENT_IDS) is not None:
-                raise ValueError("it has an id, and the first row has none")
-            return document_of(row, str(number))
-        return document_of(row)
+        return document_of(row, str(number) if self._numbered else "")
 
     @cached_property
     def _ids(self) -> Ids:
-        ids = (each.id for each in self) if self._numbered else self._rows.ids(DOCUMENT_IDS)
+        ids = (each.id for each in self) if self._numbered else self._rows.ids()
         return Ids(ids, lambda row: self.at(row).id, self._path)
 
     @cached_property
@@ -318,49 +306,61 @@ class TableCorpus:
         return StoredRows(self._path, self._names)
 
 
-def is_document(columns: Collection[str]) -> bool:
-    """Return whether columns hold a text."""
-    return not set(DOCUMENT_TEXTS).isdisjoint(columns)
-
-
-def document_of(row: Row, docid: str | None = None) -> Document:
+def document_of(row: Row, number: str = "") -> Document:
     """Return the document of a row: an id, a text and perhaps a title; the rest are its fields.
 
     Args:
         row: of a table.
-        docid: of a row without an id.
+        number: the id of a row that has none; empty where rows have one.
 
     Raises:
-        ValueError: there is no id or no text.
+        ValueError: there is no id or no text, or an id beside a number.
     """
-    given, text, title = row.get("_id"), row.get("text"), row.get("title") or ""
-    if docid is None:
-        docid = id_of(row[column(row, DOCUMENT_IDS)] if given is None else given)
-    if not isinstance(text, str):
-        text = text_of(row[column(row, DOCUMENT_TEXTS)], "the text", empty=True)
-    if not isinstance(title, str):
-        title = text_of(title, "the title")
-    fields = () if row.keys() <= _KNOWN else own_fields(row, DOCUMENT_COLUMNS)
-    return Document(docid, text, title, fields)
+    values, rest = DOCUMENT.of(row, *(("text",) if number else ("id", "text")))
+    if number and "id" in values:
+        raise ValueError("it has an id, and the first row has none")
+    if "page_content" in row and rest.get("type") == "Document":
+        del rest["type"]  # of a class of LangChain
+    docid, text = id_of(values.get("id", number)), text_of(values["text"], "the text", empty=True)
+    title = text_of(values.get("title") or "", "the title", empty=True)
+    return Document(docid, text, title, own_fields(rest) if rest else ())
 
 
-def own_fields(row: Mapping[str, object], known: Collection[str]) -> Fields:
+def as_documents(rows: Iterable[Row], first: int | None = 0) -> Iterator[Document]:
+    """Yield the documents of rows.
+
+    Args:
+        rows: of data in memory.
+        first: number of the first one; those without an id have theirs as id, unless None.
+
+    Raises:
+        UserError: a row has no text, or no id although it needs one.
+    """
+    numbered = first is not None
+    for number, row in enumerate(rows):
+        try:
+            numbered = numbered and (number > 0 or "id" not in DOCUMENT.of(row)[0])
+            document = document_of(row, str(number + (first or 0)) if numbered else "")
+        except ValueError as error:
+            raise UserError(f"Document {number}: {error}.") from None
+        yield document
+
+
+def own_fields(row: Mapping[str, object]) -> Fields:
     """Return the fields of a row: what is missing, empty or a list of decimals is left out.
 
     The keys of `metadata` are fields, and those of any other object follow its own name and a dot.
     One that has the name of a column is called metadata.NAME.
 
     Args:
-        row: of a document.
-        known: keys of its id, its title and its text.
+        row: of a document, without its id, its title and its text.
 
-    >>> own_fields({"_id": "d", "year": 1999, "metadata": {"open": True, "_id": "7"}}, ["_id"])
+    >>> own_fields({"year": 1999, "metadata": {"open": True, "_id": "7"}})
     (('year', 1999), ('open', True), ('_id', '7'))
     """
     fields: dict[str, Value] = {}
-    skipped = _CLASS if "page_content" in row else ()
     for name, value in row.items():
-        if name not in known and name not in METADATA and (name, value) != skipped:
+        if name not in METADATA:
             fields.update(_flattened(name, value))
     for column_name in METADATA:
         for name, value in _flattened("", row.get(column_name)):

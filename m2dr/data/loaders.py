@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -9,11 +10,12 @@ from m2dr.core.errors import UserError, counted, suggestion
 from m2dr.core.progress import say_once
 from m2dr.core.records import Document
 from m2dr.data import beir, irds, msmarco, pydocs, tables
-from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS, Dataset, TableCorpus, is_document
+from m2dr.data.dataset import Dataset, TableCorpus
+from m2dr.data.roles import DOCUMENT, GROUP, PLAIN, QUERY
 from m2dr.data.text_files import first_line
-from m2dr.data.training_rows import POSITIVES, QUERIES, answers, open_rows
+from m2dr.data.training_rows import open_rows
 
-_COLUMNS = (*DOCUMENT_IDS, *DOCUMENT_TEXTS, *QUERIES, *POSITIVES)
+_COLUMNS = (*DOCUMENT["id"], *DOCUMENT["text"], *GROUP["query"], *GROUP["positives"])
 Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
 
 
@@ -34,7 +36,7 @@ def _open_table(name: str) -> Dataset:
     if not tables.has_header(path, _COLUMNS):
         first = tables.header_of(path)
         if tables.suffix_of(path) == ".tsv" and len(first) == 2:
-            return Dataset(tables.name_of(path), TableCorpus(path, ("_id", "text")), {})
+            return Dataset(tables.name_of(path), TableCorpus(path, PLAIN), {})
         raise UserError(
             f"{path}: the first line, {' | '.join(first)!r:.200}, names no column that m2dr knows, "
             "such as text, or query and positive; --columns tells what others are."
@@ -42,8 +44,8 @@ def _open_table(name: str) -> Dataset:
     columns = tables.columns_of(path)
     if not columns and path.is_file() and tables.suffix_of(path) in (".csv", ".tsv"):
         raise UserError(f"{name} holds no row below its header, {first_line(path)!r:.200}.")
-    of_training = not {*QUERIES, *POSITIVES}.isdisjoint(columns)
-    if columns and not answers(columns) and (is_document(columns) or not of_training):
+    query, answer = GROUP.has(columns, "query"), GROUP.has(columns, "positives")
+    if columns and (DOCUMENT.has(columns, "text") if query != answer else not query):
         return Dataset(tables.name_of(path), TableCorpus(path), {}, unread=left)
     dataset = open_rows(name)
     dataset.unread = left
@@ -121,17 +123,17 @@ def open_texts(name: str, queries: bool = False) -> Texts:
             from the iterator, a row is malformed.
     """
     path = Path(name)
-    keys = (*DOCUMENT_TEXTS, "query") if queries else DOCUMENT_TEXTS
+    roles = QUERY if queries else DOCUMENT
     if tables.suffix_of(path) == ".txt":
         return lambda: (
             Document(str(row), line) for row, line in enumerate(tables.read_lines(path, blank=True))
         )
     if path.is_file() and tables.is_table(path):
-        names = () if tables.has_header(path, keys) else ("_id", "text")
+        names = () if tables.has_header(path, roles["text"]) else PLAIN
 
         def read() -> Iterator[Document]:
-            numbers = map(str, count())
-            return tables.parsed(path, lambda row: _text(row, keys, next(numbers)), names)
+            text = partial(_text, map(str, count()))
+            return tables.by_role(path, roles, ("text",), text, names)
 
         return read
     dataset = open_dataset(name)
@@ -140,10 +142,9 @@ def open_texts(name: str, queries: bool = False) -> Texts:
     return dataset.documents
 
 
-def _text(row: tables.Row, keys: tuple[str, ...], number: str) -> Document:
-    docid = tables.optional(row, (*DOCUMENT_IDS, "query_id"))
+def _text(numbers: Iterator[str], values: tables.Row) -> Document:
     return Document(
-        number if docid is None else tables.id_of(docid),
-        tables.text_of(row[tables.column(row, keys)], "the text", empty=True),
-        tables.text_of(row.get("title") or "", "the title", empty=True),
+        tables.id_of(values.get("id", next(numbers))),
+        tables.text_of(values["text"], "the text", empty=True),
+        tables.text_of(values.get("title") or "", "the title", empty=True),
     )

@@ -1,9 +1,9 @@
 """Data in memory, with columns of other names, or in passages, as files that commands open."""
 
-import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from os import PathLike, fspath
@@ -16,21 +16,23 @@ import numpy as np
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder, file_state, json_sha256, sha256_of
-from m2dr.core.records import paired
-from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, METADATA
+from m2dr.core.records import Document
+from m2dr.data.dataset import as_documents, row_of_document
 from m2dr.data.loaders import open_dataset
-from m2dr.data.qrels import JUDGED, QUERY_IDS, QUERY_TEXTS, read_judgements
-from m2dr.data.tables import Row, id_of, name_of, optional, read_rows, row_of, rows_of
-from m2dr.data.training_rows import NEGATIVES, POSITIVES, QUERIES
+from m2dr.data.qrels import read_judgements
+from m2dr.data.roles import DOCUMENT, GROUP, JUDGEMENT, METADATA, PLAIN, QUERY
+from m2dr.data.tables import Row, name_of, read_rows, row_of, rows_of
 
 CORPUS_FILE = "corpus.jsonl"  # of a folder in the layout of BEIR, which every command opens
 Columns = Mapping[str, str]  # by m2dr's name of a column, that of the data
 Passages = tuple[int, int]  # words of each, and of its overlap with the one before
 # Columns of ids and texts, whose values are written as they are or not at all.
 _EXACT = {
-    *DOCUMENT_COLUMNS, *QUERY_IDS, *QUERY_TEXTS, *JUDGED[0], *JUDGED[1],
-    *QUERIES, *POSITIVES, *NEGATIVES,
-}  # fmt: skip
+    name
+    for roles in (DOCUMENT, QUERY, JUDGEMENT, GROUP)
+    for role in ("id", "title", "text", "query", "document", "positives", "negatives")
+    for name in roles.get(role, ())
+}
 _BYTES = (bytes, bytearray, memoryview)
 # What JSON would write as a text, or in any order.
 _NO_JSON = (*_BYTES, date, time, timedelta, np.datetime64, Decimal, UUID, set, frozenset)
@@ -50,7 +52,8 @@ def name_of_data(
 
     Args:
         data: documents, or rows to train on: a name, or what `rows_of` takes.
-        columns: such as {"text": "Body"}, where columns have other names than m2dr's.
+        columns: of the documents or rows, such as {"text": "Body"}, where they have other names
+            than m2dr's.
         queries: about the documents: a file, or what `rows_of` takes.
         qrels: judgements: a file; by query id, relevance by docid or a list of docids; or rows of a
             query id, a docid and a relevance.
@@ -70,13 +73,13 @@ def name_of_data(
         return _changed_file(Path(data), columns or {}, passages)
     if qrels is not None and (_is_labelled(data) or _is_labelled(queries)):
         raise UserError("A series is a list, and has no ids; give a dict of id to text.")
-    parts = {CORPUS_FILE: _documents(data)}
+    parts = {CORPUS_FILE: _changed(_documents(data), columns, passages)}
     if queries is not None:
         parts |= {"queries.jsonl": _queries(queries), f"qrels/{split}.jsonl": _judgements(qrels)}
     home = cache_folder() / "data"
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=home) as aside:
-        _write(Path(aside), parts, columns or {}, passages)
+        _write(Path(aside), parts)
         digest = json_sha256([(name, sha256_of(Path(aside, name))) for name in parts])[:12]
         if queries is None:
             target = home / f"data-{digest}.jsonl"
@@ -97,15 +100,15 @@ def changed(
     return name if isinstance(data, str | PathLike) else read_rows(Path(name))
 
 
-def passages_of(rows: Iterable[Row], passages: Passages) -> Iterator[Row]:
+def passages_of(documents: Iterable[Document], passages: Passages) -> Iterator[Document]:
     """Yield documents, and in place of a long one its passages, whose ids end in #1, #2, ….
 
     Args:
-        rows: documents.
+        documents: to divide.
         passages: words of a passage, and how many of them it shares with the one before.
 
-    >>> rows = [{"_id": "a", "text": "one two  three four"}]
-    >>> [(row["_id"], row["text"]) for row in passages_of(rows, (3, 1))]
+    >>> documents = [Document("a", "one two  three four")]
+    >>> [(each.id, each.text) for each in passages_of(documents, (3, 1))]
     [('a#1', 'one two  three'), ('a#2', 'three four')]
     """
     try:
@@ -115,23 +118,16 @@ def passages_of(rows: Iterable[Row], passages: Passages) -> Iterator[Row]:
         raise UserError(f"passages = {passages!r} is no pair, such as (200, 50).") from None
     if not fits:
         raise UserError(f"Passages of {length} words cannot share {shared} of them.")
-    for number, row in enumerate(rows):
-        name = next((each for each in DOCUMENT_TEXTS if isinstance(row.get(each), str)), "")
-        words = [word.span() for word in re.finditer(r"\S+", row.get(name, ""))]
-        given = optional(row, DOCUMENT_IDS)
-        docid = number if given is None else given
+    for document in documents:
+        words = [word.span() for word in re.finditer(r"\S+", document.text)]
         if len(words) <= length:
-            yield row | {"_id": docid}
+            yield document
             continue
-        try:
-            docid = id_of(docid)
-        except ValueError as error:
-            raise UserError(f"Row {number}: {error}.") from None
         starts = range(0, len(words) - shared, length - shared)
         for part, first in enumerate(starts, 1):
             last = words[min(first + length, len(words)) - 1]
-            own = {"_id": f"{docid}#{part}", name: row[name][words[first][0] : last[1]]}
-            yield row | own
+            text = document.text[words[first][0] : last[1]]
+            yield replace(document, id=f"{document.id}#{part}", text=text)
 
 
 def _changed_file(path: Path, columns: Columns, passages: Passages | None) -> str:
@@ -143,40 +139,48 @@ def _changed_file(path: Path, columns: Columns, passages: Passages | None) -> st
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
-            _write(Path(aside), {target.name: read_rows(path)}, columns, passages)
+            _write(Path(aside), {target.name: _changed(read_rows(path), columns, passages)})
             Path(aside, target.name).replace(target)
     return str(target)
 
 
-def _write(
-    folder: Path, parts: Mapping[str, Iterable[Row]], columns: Columns, passages: Passages | None
-) -> None:
-    """Write rows as JSON lines, with the columns renamed, and long ones in passages."""
-    encoder, absent = msgspec.json.Encoder(enc_hook=_plain), set(columns.values())
-
-    def renamed(rows: Iterable[Row]) -> Iterator[Row]:
-        for row in rows:
-            own = {str(each).lower(): each for each in row}  # in lower case, as of a CSV file
-            used = {to: own[of.lower()] for to, of in columns.items() if of.lower() in own}
-            absent.difference_update(columns[to] for to in used)
-            rest = {each: row[each] for each in row if each not in used.values()}
-            yield rest | {to: row[each] for to, each in used.items()}
-
+def _write(folder: Path, parts: Mapping[str, Iterable[Row]]) -> None:
+    """Write rows as JSON lines."""
+    encoder = msgspec.json.Encoder(enc_hook=_plain)
     for name, rows in parts.items():
-        path, row = folder / name, Row()
+        path = folder / name
         path.parent.mkdir(exist_ok=True)
         with path.open("wb") as file:
-            exact = map(_exact, renamed(rows))
-            for row in passages_of(exact, passages) if passages else exact:
-                try:
-                    line = encoder.encode(row)
-                except UnicodeEncodeError:  # half a surrogate pair
-                    plain = msgspec.to_builtins(row, enc_hook=_plain)
-                    line = paired(json.dumps(plain, ensure_ascii=False)).encode()
-                file.write(line + b"\n")
-        if not row:
-            raise UserError(f"No rows were given for {path.stem}.")
-    if absent:
+            file.writelines(encoder.encode(row) + b"\n" for row in map(_exact, rows))
+            if not file.tell():
+                raise UserError(f"No rows were given for {path.stem}.")
+
+
+def _changed(
+    rows: Iterator[Row], columns: Columns | None, passages: Passages | None
+) -> Iterator[Row]:
+    rows = _renamed(rows, columns) if columns else rows
+    if not passages:
+        return rows
+    return map(row_of_document, passages_of(as_documents(map(_exact, rows)), passages))
+
+
+def _renamed(rows: Iterator[Row], columns: Columns) -> Iterator[Row]:
+    """Yield rows with the names of columns that were told; what has such a name is a field then."""
+    absent, row = set(columns.values()), Row()
+    roles = [*DOCUMENT.values(), *GROUP.values()]
+    taken = {name for names in roles if not columns.keys().isdisjoint(names) for name in names}
+    for row in rows:
+        own = {str(name).lower(): name for name in row}  # in lower case, as of a CSV file
+        used = {to: own[of.lower()] for to, of in columns.items() if of.lower() in own}
+        absent.difference_update(columns[to] for to in used)
+        rest = {name: value for name, value in row.items() if name not in used.values()}
+        lost = {name: rest.pop(name) for name in list(rest) if name in {*taken, *used}}
+        if lost:
+            inner = rest.get(METADATA[0])
+            rest[METADATA[0]] = lost | (inner if isinstance(inner, Mapping) else {})
+        yield rest | {to: row[name] for to, name in used.items()}
+    if row and absent:
         raise UserError(f"There is no column {min(absent)!r}; the columns are {', '.join(row)}.")
 
 
@@ -227,7 +231,7 @@ def _queries(data: object) -> Iterator[Row]:
     rows = read_rows(Path(data)) if named else rows_of(data, _query)  # type: ignore[arg-type]  # a path
     numbered = None
     for number, row in enumerate(rows):
-        given = optional(row, QUERY_IDS) is not None
+        given = "id" in QUERY.of(row)[0]
         numbered = not given if numbered is None else numbered
         if numbered == given:
             raise UserError(f"Query {number} has {'an' if given else 'no'} id, unlike the first.")
@@ -238,7 +242,7 @@ def _query(item: Any) -> Row:  # of any form
     if isinstance(item, list | tuple) and not hasattr(item, "_fields"):
         if len(item) != 2:
             raise ValueError(f"it is {item!r:.100}, not the id of a query and its text")
-        return dict(zip(("_id", "text"), item, strict=True))
+        return dict(zip(PLAIN, item, strict=True))
     return row_of(item)
 
 
@@ -246,7 +250,7 @@ def _judgements(data: object) -> Iterator[Row]:
     if isinstance(data, str | PathLike):
         for each in read_judgements(Path(data)):
             yield _judged(each.query_id, each.document_id, each.relevance)
-    elif isinstance(data, Mapping) and not set(data) & {*JUDGED[0]}:  # those of columns
+    elif isinstance(data, Mapping) and not JUDGEMENT.has(data, "query"):  # those of columns
         for query, judged in data.items():
             docids = [judged] if isinstance(judged, str | bytes) else judged
             if _is_labelled(docids) or not isinstance(docids, Iterable):
@@ -267,4 +271,5 @@ def _judgement(item: Any) -> Row:  # of any form
 
 
 def _judged(query: object, docid: object, relevance: object) -> Row:
-    return {JUDGED[0][0]: query, JUDGED[1][0]: docid, JUDGED[2][0]: relevance}
+    names = (JUDGEMENT[role][0] for role in ("query", "document", "relevance"))
+    return dict(zip(names, (query, docid, relevance), strict=True))

@@ -10,14 +10,13 @@ from m2dr.core.errors import UserError
 from m2dr.core.progress import progress
 from m2dr.core.records import Document, Query
 from m2dr.data.dataset import Corpus, Dataset, Negatives, Split, TableCorpus, first_negatives
-from m2dr.data.qrels import judgement_files, query_of, read_split
+from m2dr.data.qrels import judgement_files, read_queries, read_split
+from m2dr.data.roles import GROUP, PLAIN, TRIPLE
 from m2dr.data.tables import has_header, header_of, parsed, read_cells, split_in, suffix_of, text_of
-from m2dr.data.training_rows import POSITIVES, TrainingRow, answers, build_dataset, training_rows
+from m2dr.data.training_rows import TrainingRow, build_dataset, training_rows
 
 # The archive that official files come in, collectionandqueries.tar.gz, may lie beside them.
 _QUERIES = re.compile(r".*queries(?!.*\.tar\b).*\.(tsv|txt)(\.gz)?$")
-_TRIPLE = ("query", "positive", "negative")  # ids or texts
-_NAMED = ("_id", "text")
 _COLLECTIONS = ("collection.tsv", "collection.tsv.gz")
 
 
@@ -35,7 +34,7 @@ def open_msmarco(name: str) -> Dataset:
     """
     folder = Path(name)
     files = sorted(folder.iterdir())
-    corpus = TableCorpus(next(path for path in files if path.name in _COLLECTIONS), _NAMED)
+    corpus = TableCorpus(next(path for path in files if path.name in _COLLECTIONS), PLAIN)
     find = partial(_find_queries, [path for path in files if _QUERIES.match(path.name)])
     qrels, unread = judgement_files(folder)
     splits = {
@@ -50,7 +49,7 @@ def open_msmarco(name: str) -> Dataset:
 def recognises_triples(name: str) -> bool:
     """Return whether the name is a file of text triples, without a header: by name or content."""
     path = Path(name)
-    if not path.is_file() or suffix_of(path) != ".tsv" or has_header(path, POSITIVES):
+    if not path.is_file() or suffix_of(path) != ".tsv" or has_header(path, GROUP["positives"]):
         return False
     cells = header_of(path)  # ids, of a collection or of qidpidtriples, are one word each
     return _is(path, "triples.") or (len(cells) == 3 and all(" " in cell for cell in cells))
@@ -61,7 +60,7 @@ def open_triples(name: str) -> Dataset:
     path = Path(name)
 
     def rows(scored: bool = False) -> Iterator[TrainingRow]:  # noqa: ARG001  # they have no scores
-        return parsed(path, partial(_triple, split_in(path.name)), _TRIPLE)
+        return parsed(path, partial(_triple, split_in(path.name)), TRIPLE)
 
     return build_dataset(path.name.partition(".tsv")[0], rows)
 
@@ -71,7 +70,7 @@ def _is(path: Path, prefix: str) -> bool:
 
 
 def _triple(split: str, row: dict[str, str]) -> TrainingRow:
-    query, *documents = (text_of(row[name], f"the {name}") for name in _TRIPLE)
+    query, *documents = (text_of(row[name], f"the {name}") for name in TRIPLE)
     positive, negative = (Document("", text) for text in documents)
     return TrainingRow(split, Query("", query), (positive,), (negative,))
 
@@ -80,7 +79,7 @@ def _find_queries(files: list[Path], wanted: Set[str]) -> Mapping[str, Query]:
     """Return the wanted queries by id, of the first files that hold them, in file order."""
     found: dict[str, Query] = {}
     for path in files:
-        for query in parsed(path, query_of, _NAMED):
+        for query in read_queries(path, PLAIN):
             if query.id in wanted:
                 found.setdefault(query.id, query)
         if found.keys() >= wanted:
@@ -100,7 +99,8 @@ def _negatives(files: list[Path], split: str, corpus: Corpus) -> Negatives:
     groups = (
         (row.query.id, document.id)
         for path in own
-        if suffix_of(path) == ".jsonl" and answers(next(parsed(path, dict), {}))
+        if suffix_of(path) == ".jsonl"
+        and GROUP.has(next(parsed(path, dict), {}), "query", "positives")
         for row in training_rows(path)
         for document in row.negatives
     )
@@ -115,7 +115,7 @@ def _id_triples(path: Path) -> Iterator[tuple[str, ...]]:
     """Yield the rows of id triples, of which there are 397 million, and show how many are read."""
     lines = path.stat().st_size // (24 if path.suffix == ".tsv" else 8)  # bytes of a line, about
     with progress(f"Reading {path.name}", lines, "lines") as advance:
-        for number, row in enumerate(read_cells(path, _TRIPLE), 1):
+        for number, row in enumerate(read_cells(path, TRIPLE), 1):
             yield row
             if number % 100_000 == 0:
                 advance(100_000)

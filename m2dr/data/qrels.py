@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -10,15 +9,9 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Judgement, Query
 from m2dr.data import tables
 from m2dr.data.dataset import Corpus, JudgedQueries
+from m2dr.data.roles import JUDGEMENT, PLAIN, QUERY
 
-QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid", "topic", "topic_id", "number")
-QUERY_TEXTS = ("query", "text", "query_text", "question", "title")
-# Columns of a table of judgements: query, document, relevance; the first that a row has.
-JUDGED = (
-    ("query-id", "query_id", "qid"),
-    ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "docno", "pid"),
-    ("score", "relevance", "rel", "label", "grade"),
-)
+_JUDGED = ("query", "document", "relevance")  # roles
 _ITERATION = ("0", "Q0")
 _QRELS = re.compile(r"[._-]?qrels?(?![a-z])[._-]?", re.IGNORECASE)
 _JUDGEMENTS = re.compile("judge?ment|relevance", re.IGNORECASE)
@@ -28,7 +21,7 @@ FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those 
 
 
 def read_judgements(path: Path) -> Iterator[Judgement]:
-    """Yield the judgements of a file, or of a table whose columns are named as in JUDGED.
+    """Yield the judgements of a file, or of a table whose columns have the roles of JUDGEMENT.
 
     Lines of text are split at white space. A first line that names the columns is read by these
     names. Else a line is `query document relevance`, as in BEIR, or it has four columns: `query 0
@@ -39,9 +32,7 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
         UserError: a line is malformed, or nothing tells what the four columns are.
     """
     if tables.is_named(path, ".csv"):
-        yield from tables.parsed(
-            path, lambda row: _judgement(*(row[tables.column(row, n)] for n in JUDGED))
-        )
+        yield from tables.by_role(path, JUDGEMENT, _JUDGED, _judgement)
         return
     rows = _rows(path)
     number, cells = next(rows, (0, []))
@@ -54,7 +45,7 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
         try:
             if len(cells) != count:
                 raise ValueError(f"{len(cells)} columns, where the first has {count}")
-            yield _judgement(*(cells[place] for place in places))
+            yield _judgement({role: cells[n] for role, n in zip(_JUDGED, places, strict=True)})
         except ValueError as error:
             raise UserError(f"{path}, row {number}: {error}.") from None
 
@@ -73,10 +64,11 @@ def _header(path: Path, number: int, cells: list[str]) -> Sequence[int]:
         UserError: it names one of the three, and not the others.
     """
     named = [cell.lower() for cell in cells]
-    if set(chain(*JUDGED)).isdisjoint(named) or any(map(_is_number, cells[2:])):
+    if not any(JUDGEMENT.has(named, role) for role in _JUDGED) or any(map(_is_number, cells[2:])):
         return ()
     try:
-        return [named.index(tables.column(dict.fromkeys(named, ""), names)) for names in JUDGED]
+        places, _ = JUDGEMENT.of({name: place for place, name in enumerate(named)}, *_JUDGED)
+        return [places[role] for role in _JUDGED]
     except ValueError as error:
         raise UserError(f"{path}, row {number}: {error}.") from None
 
@@ -116,11 +108,10 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _judgement(query: object, document: object, score: object) -> Judgement:
-    level = tables.number_of(score, "the relevance")
-    return Judgement(
-        tables.id_of(query), tables.id_of(document), int(level) if level.is_integer() else level
-    )
+def _judgement(values: tables.Row) -> Judgement:
+    query, document = tables.id_of(values["query"]), tables.id_of(values["document"])
+    level = tables.number_of(values["relevance"], "the relevance")
+    return Judgement(query, document, int(level) if level.is_integer() else level)
 
 
 def judgement_files(folder: Path) -> tuple[dict[str, Path], list[Path]]:
@@ -183,7 +174,7 @@ def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQ
 
 def find_queries(path: Path, wanted: Set[str]) -> dict[str, Query]:
     """Return the wanted queries of a table by id, in file order; two of one id are refused."""
-    return _by_id(path, (query for query in tables.parsed(path, query_of) if query.id in wanted))
+    return _by_id(path, (query for query in read_queries(path) if query.id in wanted))
 
 
 def read_topics(path: Path) -> list[Query]:
@@ -192,9 +183,8 @@ def read_topics(path: Path) -> list[Query]:
     Raises:
         UserError: there is no query, one has no text, or two have one id.
     """
-    named = tables.has_header(path, QUERY_IDS) or tables.has_header(path, QUERY_TEXTS[:1])
-    names = () if named else ("_id", "text")
-    queries = _by_id(path, tables.parsed(path, partial(query_of, empty=False), names))
+    named = tables.has_header(path, (*QUERY["id"], QUERY["text"][0]))
+    queries = _by_id(path, read_queries(path, () if named else PLAIN, empty=False))
     if not queries:
         raise UserError(f"{path} holds no queries.")
     return list(queries.values())
@@ -208,7 +198,11 @@ def _by_id(path: Path, queries: Iterable[Query]) -> dict[str, Query]:
     return found
 
 
-def query_of(row: tables.Row, empty: bool = True) -> Query:
-    """Return the query of a row with an id and a text."""
-    text = tables.text_of(row[tables.column(row, QUERY_TEXTS)], "the text", empty)
-    return Query(tables.id_of(row[tables.column(row, QUERY_IDS)]), text)
+def read_queries(path: Path, names: Sequence[str] = (), empty: bool = True) -> Iterator[Query]:
+    """Yield the queries of a table, each with an id and a text, which may be empty."""
+
+    def query(values: tables.Row) -> Query:
+        text = tables.text_of(values["text"], "the text", empty)
+        return Query(tables.id_of(values["id"]), text)
+
+    return tables.by_role(path, QUERY, ("id", "text"), query, names)

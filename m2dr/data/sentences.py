@@ -9,33 +9,9 @@ from typing import NamedTuple
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import SentencePair
 from m2dr.data import tables
-from m2dr.data.training_rows import QUERIES
+from m2dr.data.roles import GROUP, LABELLED, SENTENCE, say_unread
 
 SUFFIXES = (*tables.TEXT, ".txt", *tables.ARROW)
-# Column names in lower case: STS-B and SNLI, SICK, MultiNLI, MTEB, Quora, MRPC.
-PAIRS = (
-    ("sentence1", "sentence2"),
-    ("sentence_a", "sentence_b"),
-    ("premise", "hypothesis"),
-    ("text1", "text2"),
-    ("question1", "question2"),
-    ("#1 string", "#2 string"),
-)
-SCORE_COLUMNS = [
-    "score",
-    "similarity",
-    "relatedness_score",
-    "label",
-    "labels",
-    "gold_label",
-    "quality",
-    "is_duplicate",
-]
-SENTENCES = ("text", "sentence")
-SPLITS = ("split", "semeval_set")  # in files that hold train, dev and test together
-# Of labelled texts: MTEB, SetFit and Hugging Face, Banking77, CLINC150.
-TEXTS = ("text", "sentence", "utterance", "query", "content")
-LABELS = ("label", "category", "labels", "intent", "class", "label_text")
 NLI_LABELS = {"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}  # as scores
 NLI_NUMBERS = {"0": 1.0, "1": 0.5, "2": 0.0}  # the same three, in the order of Hugging Face
 _NO_LABEL = ("-", "-1")  # the annotators disagreed: in SNLI, on Hugging Face
@@ -109,7 +85,7 @@ def paths_of(names: str) -> list[Path]:
 def open_sentences(names: str, neutral: bool = True) -> Sentences:
     """Read training sentences of a file, or of several joined by commas, into memory.
 
-    Columns are found by the names in PAIRS, SCORE_COLUMNS and SENTENCES. Scores are numbers,
+    Columns are found by the names of SENTENCE in m2dr/data/roles.py. Scores are numbers,
     each file's on its own scale, or labels of NLI. Where a column names the split train, rows of
     others are left out, so that test pairs are not trained on; so are the pairs that are neither
     entailment nor contradiction, unless `neutral`.
@@ -159,7 +135,9 @@ def open_scored_pairs(names: str, split: str = "") -> ScoredPairs:
     rows: list[_SentenceRow] = []
     for file in map(_read_file, paths):
         if not file.score:
-            raise UserError(f"{file.path} has no column of scores ({', '.join(SCORE_COLUMNS)}).")
+            raise UserError(
+                f"{file.path} has no column of scores ({', '.join(SENTENCE['score'])})."
+            )
         if (split and split not in file.splits) or (not split and len(file.splits) > 1):
             splits = ", ".join(sorted(file.splits - {""})) or "none"
             wanted = f"the split {split!r}" if split else "no split"
@@ -186,7 +164,7 @@ def open_labelled_texts(path: Path, split: str = "test") -> LabelledTexts:
     """Read a folder of a file per split, or one file whose column names the split.
 
     A file holds a split when its name has that word, as `train.csv` and `msr_train.tsv` do. Each
-    row has a text and a label, in columns named as in TEXTS and LABELS.
+    row has a text and a label, in columns named as in LABELLED of m2dr/data/roles.py.
 
     Raises:
         UserError: a split is missing or empty, a row is malformed, all training labels are the
@@ -217,12 +195,10 @@ def split_file(folder: Path, split: str) -> Path:
 
 def _labelled(path: Path, split: str) -> tuple[LabelledText, ...]:
     def parse(row: tables.Row) -> tuple[str, LabelledText]:
-        text = tables.text_of(row[tables.column(row, TEXTS)], "the text")
-        label = row[tables.column(row, LABELS)]
+        values, _ = LABELLED.of(row, "text", "label")
+        text, label = tables.text_of(values["text"], "the text"), values["label"]
         label = str(label) if isinstance(label, int) else tables.text_of(label, "the label")
-        return str(tables.optional(row, SPLITS) or "").strip().lower(), LabelledText(
-            text, label.strip()
-        )
+        return str(values.get("split", "")).strip().lower(), LabelledText(text, label.strip())
 
     rows = list(_rows(split_file(path, split) if path.is_dir() else path, parse))
     chosen = tuple(text for of, text in rows if path.is_dir() or of == split)
@@ -259,19 +235,19 @@ def _read_file(path: Path) -> _SentenceFile:
         raise UserError(f"There is no file of sentences {path}. {near}")
     columns = _columns(path)
     pair = _pair_columns(columns)
-    score = next((name for name in SCORE_COLUMNS if name in columns), "") if pair else ""
+    score = next((name for name in SENTENCE["score"] if name in columns), "") if pair else ""
     if pair and not score:
-        raise UserError(f"{path} names no score of its pairs ({', '.join(SCORE_COLUMNS)}).")
-    if pair is None and set(SENTENCES).isdisjoint(columns):
+        raise UserError(f"{path} names no score of its pairs ({', '.join(SENTENCE['score'])}).")
+    if pair is None and not SENTENCE.has(columns, "text"):
         raise UserError(f"{path} has no columns of sentences, only {', '.join(columns) or 'none'}.")
-    labels = _labels(path, score, pair) if pair else {}
+    labels, unread = _labels(path, score, pair) if pair else {}, dict[str, None]()
 
     def parse(row: tables.Row) -> _SentenceRow:
-        split = str(tables.optional(row, SPLITS) or "").strip().lower()
-        first, second = (
-            tables.text_of(row.get(name), name)
-            for name in (pair or [tables.column(row, SENTENCES)] * 2)
-        )
+        values, rest = SENTENCE.of(row, *(() if pair else ("text",)))
+        unread.update(dict.fromkeys(rest))
+        split = str(values.get("split", "")).strip().lower()
+        texts = [(row.get(name), name) for name in pair] if pair else [(values["text"], "text")] * 2
+        first, second = (tables.text_of(text, name) for text, name in texts)
         value = row.get(score)
         if not labels:
             number = tables.number_of(value, score) if score else 1.0
@@ -283,7 +259,9 @@ def _read_file(path: Path) -> _SentenceFile:
             raise ValueError(f"{score} is {value!r}, not one of {', '.join(labels)}")
         return _SentenceRow(split, SentencePair(first, second, number))
 
-    return _SentenceFile(path, score, labels, tuple(_rows(path, parse)))
+    rows = tuple(_rows(path, parse))
+    say_unread(path, unread)
+    return _SentenceFile(path, score, labels, rows)
 
 
 def _labels(path: Path, score: str, pair: Collection[str]) -> Mapping[str, float]:
@@ -323,7 +301,7 @@ def _rows(path: Path, parse: Callable[[tables.Row], tables.Parsed]) -> Iterator[
         cells = ((*pair[:2], score) for pair, score in lines if score.strip())
         return (parse(dict(zip(_columns(path), row, strict=True))) for row in cells)
     if is_plain_text(path):
-        return (parse({SENTENCES[0]: line}) for line in tables.read_lines(path) if line.strip())
+        return (parse({"text": line}) for line in tables.read_lines(path) if line.strip())
     return tables.parsed(
         path, lambda row: parse({name.lower(): value for name, value in row.items()})
     )
@@ -338,9 +316,9 @@ def _gold_of(path: Path) -> Path | None:
 def _columns(path: Path) -> list[str]:
     """Return the names of the columns, in lower case."""
     if _gold_of(path):
-        return [*PAIRS[0], SCORE_COLUMNS[0]]
+        return [SENTENCE[role][0] for role in ("first", "second", "score")]
     if is_plain_text(path):
-        return [SENTENCES[0]]
+        return ["text"]
     if tables.suffix_of(path) in (".csv", ".tsv", ".txt") and path.is_file():
         return tables.header_of(path)
     return [name.lower() for name in tables.columns_of(path)]
@@ -355,9 +333,9 @@ def _has_sentences(path: Path) -> bool:
         return False  # malformed, which whoever opens it is told
     pair = _pair_columns(columns)
     # In a row of a query, `text` is no sentence of its own.
-    single = not set(SENTENCES).isdisjoint(columns) and set(QUERIES).isdisjoint(columns)
-    return pair is not None or single
+    return pair is not None or (SENTENCE.has(columns, "text") and not GROUP.has(columns, "query"))
 
 
 def _pair_columns(columns: Collection[str]) -> tuple[str, str] | None:
-    return next((names for names in PAIRS if set(names) <= set(columns)), None)
+    pairs = zip(SENTENCE["first"], SENTENCE["second"], strict=True)
+    return next((names for names in pairs if set(names) <= set(columns)), None)

@@ -20,6 +20,8 @@ import numpy as np
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import absolute_path
+from m2dr.core.records import paired
+from m2dr.data.roles import DOCUMENT, Roles, say_unread
 from m2dr.data.text_files import (
     LINE,
     cells,
@@ -64,20 +66,6 @@ _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 
 
 # Values of a row; each function raises ValueError, to which `parsed` adds the file and the row.
-
-
-def column(row: Row, names: Sequence[str]) -> str:
-    """Return the first of these columns that has a value in a row."""
-    for name in names:
-        if row.get(name) is not None:
-            return name
-    wanted, columns = ", ".join(names), ", ".join(row) or "none"
-    raise ValueError(f"it has no value under any of {wanted}; its columns are {columns}")
-
-
-def optional(row: Row, names: Sequence[str]) -> Any:
-    """Return the value of the first of these columns that has one; None where none has."""
-    return next((row[name] for name in names if row.get(name) is not None), None)
 
 
 def text_of(value: object, what: str, empty: bool = False) -> str:
@@ -136,6 +124,28 @@ def parsed(
             yield from _parsed(part, _scalars(batch) if scalars else batch, before, parse)
 
 
+def by_role(
+    path: Path,
+    roles: Roles,
+    needed: Sequence[str],
+    parse: Callable[[Row], Parsed],
+    names: Sequence[str] = (),
+) -> Iterator[Parsed]:
+    """Yield what `parse` makes of the values of each row by role, as `parsed` does of rows.
+
+    Every row has a value of the roles that are needed. At the end say which columns had no role.
+    """
+    unread: dict[str, None] = {}
+
+    def renamed(row: Row) -> Parsed:
+        values, rest = roles.of(row, *needed)
+        unread.update(dict.fromkeys(rest))
+        return parse(values)
+
+    yield from parsed(path, renamed, names)
+    say_unread(path, unread)
+
+
 def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a file, a folder or `hf:ID`, as values by column name.
 
@@ -174,6 +184,21 @@ def rows_of(data: object, parse: Callable[[Any], Row] | None = None) -> Iterator
     Raises:
         UserError: it is none of these.
     """
+    return map(_whole, _rows_in(data, parse))
+
+
+def _whole(value: Any) -> Any:
+    """Return a value whose texts hold no half of a surrogate pair, which UTF-8 has not."""
+    if isinstance(value, str):
+        return paired(value)
+    if isinstance(value, list | tuple):
+        return [_whole(each) for each in value]
+    if isinstance(value, Mapping):
+        return {_whole(name): _whole(each) for name, each in value.items()}
+    return value
+
+
+def _rows_in(data: object, parse: Callable[[Any], Row] | None) -> Iterator[Row]:
     source: Any = _of_pandas(data) if hasattr(data, "notna") else data
     if isinstance(source, Mapping):
         source = source.get("docstore/data", source)  # as LlamaIndex saves its documents
@@ -660,10 +685,10 @@ class StoredRows:
         row -= self._ends[place] - batch.num_rows
         return next(_rows(batch.slice(row, 1), part, before + row))
 
-    def ids(self, names: Sequence[str]) -> Iterator[str]:
-        """Yield the id of each row, under the first of these names that it has."""
+    def ids(self) -> Iterator[str]:
+        """Yield the id of each row, a document."""
         for part, batch, before in self._batches:
-            known = [name for name in names if name in batch.schema.names]
+            known = [name for name in DOCUMENT["id"] if name in batch.schema.names]
             ids: list[Any] = batch.column(known[0]).to_pylist() if known else [None]
             try:
                 whole = " ".join(ids).split() == ids  # ids of text, none with white space
@@ -672,7 +697,11 @@ class StoredRows:
             if whole:
                 yield from ids
             else:
-                yield from _parsed(part, batch, before, lambda row: id_of(row[column(row, names)]))
+                yield from _parsed(part, batch, before, _id)
+
+
+def _id(row: Row) -> str:
+    return id_of(DOCUMENT.of(row, "id")[0]["id"])
 
 
 class DistinctLines:

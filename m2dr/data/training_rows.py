@@ -6,7 +6,7 @@ Shapes in this file: B groups of a batch with N documents, their B positives and
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
@@ -32,34 +32,10 @@ from m2dr.data.dataset import (
     first_negatives,
     split_of,
 )
+from m2dr.data.roles import GROUP, PASSAGE, SCORES, say_unread
 from m2dr.data.text_files import first_line
 
-# Of several names, the first that a row has counts: m2dr's own, then those of Tevatron,
-# sentence-transformers and FlagEmbedding, and single ones in tables.
-QUERIES = ("query", "anchor", "question", "query_text")
-POSITIVES = ("document", "positive_passages", "positives", "positive", "pos", "answer")
-NEGATIVES = ("negative_passages", "negatives", "negative", "neg")
-_POSITIVE_SCORES = ("positive_scores", "pos_scores", "positive_score", "pos_score")
-_NEGATIVE_SCORES = ("negative_scores", "neg_scores", "negative_score", "neg_score")
-_SCORE_COLUMNS = ("scores", "score", "labels", "label")  # of all documents of the row
-# Of documents without negatives beside them: 0 marks a negative. So do _SCORE_COLUMNS there.
-_LABELS = (
-    "label", "labels", "relevance", "relevance_label", "is_relevant", "relevant", "rel", "grade",
-    "is_answer", "is_correct", "is_positive", "is_selected", "is_duplicate", "correct",
-    "gold", "gold_label", "target", "judgment", "judgement", "relevance_score", "similarity",
-    "similarity_score",
-)  # fmt: skip
 _NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
-# Words of a column of 0 and 1 that no name says to be a label; of missing ones none.
-_TRUTHS = {
-    **dict.fromkeys(("0", "0.0", "false"), frozenset((False,))),
-    **dict.fromkeys(("1", "1.0", "true"), frozenset((True,))),
-    **dict.fromkeys(("", "none", "nan"), frozenset()),
-}
-_FLAG = ("type", "prompt", "no_in_batch_neg")  # of FlagEmbedding, beside `pos`
-_DOCIDS = ("docid", "document_id", "_id", "id")
-_OF_PAIRS = {*QUERIES, *POSITIVES, *_FLAG, *_DOCIDS, "query_id", "title", "split"}
-
 SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
 _SPLIT_SEED = "pairs-1"  # another seed gives another split, and makes trained models incomparable
 
@@ -76,11 +52,6 @@ class TrainingRow(NamedTuple):
     labelled: bool | None = None  # whether a label says what answers; None where negatives do
 
 
-def answers(columns: Collection[str]) -> bool:
-    """Return whether columns hold a query and a document that answers it."""
-    return not (set(QUERIES).isdisjoint(columns) or set(POSITIVES).isdisjoint(columns))
-
-
 def open_rows(name: str) -> Dataset:
     """Read pairs or groups of a file, a folder or `hf:ID` into memory.
 
@@ -89,10 +60,8 @@ def open_rows(name: str) -> Dataset:
     document's text, so that no document is in two splits.
     """
     path = Path(name)
-    first = next(tables.parsed(path, dict), {})
-    words = [word for word in _FLAG if "pos" in first and (word in first or word in path.name)]
-    if words:
-        say(f"{name}: training ignores {', '.join(words)} of FlagEmbedding")
+    if "no_in_batch_neg" in path.name:
+        say(f"{name}: training ignores no_in_batch_neg of FlagEmbedding")
     return build_dataset(tables.name_of(path), partial(training_rows, path))
 
 
@@ -101,53 +70,38 @@ def training_rows(path: Path, scored: bool = False) -> Iterator[TrainingRow]:
 
     Rows are those of m2dr, and what other toolkits write: `query_id` and passages of `docid`,
     `title` and `text` (Tevatron); `anchor`, `positive`, `negative_1`, `negative_2`, or a list of
-    these texts without their names (sentence-transformers). A column of 0 and 1 that is read as no
-    label is said at the end.
+    these texts without their names (sentence-transformers). At the end say which columns are not
+    read.
     """
-    parse = partial(_training_row, tables.split_in(path.name, ""), scored)
-    seen: dict[str, frozenset[bool]] | None = None  # by column that may be a label of pairs
-
-    def read(row: tables.Row) -> TrainingRow:
-        nonlocal seen
-        made = parse(row)
-        if made.labelled is False:
-            seen = dict.fromkeys(row.keys() - _OF_PAIRS, frozenset()) if seen is None else seen
-            words = {name: str(row.get(name)).strip().lower() for name in seen}
-            seen = {n: seen[n] | _TRUTHS[word] for n, word in words.items() if word in _TRUTHS}
-        return made
-
-    yield from tables.parsed(path, read)
-    for name in [name for name, truths in (seen or {}).items() if len(truths) == 2]:
-        if not scored:
-            say(
-                f"{path}: the column {name!r} holds only 0 and 1 and is not read as a label; call "
-                f"it label if it is one, as --columns label={name} does."
-            )
+    unread: dict[str, None] = {}
+    parse = partial(_training_row, tables.split_in(path.name, ""), scored, unread)
+    yield from tables.parsed(path, parse)
+    say_unread(path, unread)
 
 
-def _training_row(split: str, scored: bool, row: tables.Row) -> TrainingRow:
-    positives = _items(row, POSITIVES)
+def _training_row(
+    split: str, scored: bool, unread: dict[str, None], given: tables.Row
+) -> TrainingRow:
+    # An empty cell of a table holds nothing.
+    named = {name.lower(): value for name, value in reversed(given.items()) if value != ""}
+    row, rest = GROUP.of(named, "query")
+    grouped = GROUP.has(columns := [name.lower() for name in given], "negatives")
+    numbers = {int(match[1]): name for name in columns if (match := _NUMBERED.fullmatch(name))}
+    several = [row.get("negatives"), *(rest.pop(numbers[n], None) for n in sorted(numbers))]
+    positives = _items(row.get("positives"))
+    negatives = [item for each in several for item in _items(each) if item != ""]
     if not positives:
-        raise ValueError(f"it has no document; its columns are {', '.join(row)}")
-    numbers = {int(match[1]): key for key in row if (match := _NUMBERED.fullmatch(key))}
-    numbered = set(numbers.values())
-    negatives = [
-        item
-        for names in (NEGATIVES, *((numbers[number],) for number in sorted(numbers)))
-        for item in _items(row, names)
-        if item != ""  # an empty cell of a table
-    ]
-    query_id = tables.optional(row, ("query_id",))
-    query = Query(
-        tables.id_of(query_id) if query_id is not None else "",
-        tables.text_of(row[tables.column(row, QUERIES)], "the query"),
-    )
-    grouped = any(name in NEGATIVES or name in numbered for name in row)
-    known = () if negatives else _LABELS if grouped else (*_LABELS, *_SCORE_COLUMNS)
-    labels, rest = _labels(row, positives, known)
-    scores, relative = _scores(rest, positives, negatives) if scored else ((), False)
-    answering = tuple(_document(item, row) for item in positives)
-    others = tuple(_document(item, {}) for item in negatives)
+        raise ValueError(f"it has no document; its columns are {', '.join(given)}")
+    grouped = grouped or bool(numbers)
+    known = () if negatives else ("label", "relevance", *(() if grouped else ("scores",)))
+    labels = _labels(row, positives, known)
+    scores, relative = _scores(row, positives, negatives) if scored else ((), False)
+    own = {}
+    if named.get("document") is not None:
+        own = {"title": rest.pop("title", None), "id": rest.pop("document_id", None)}
+    answering = tuple(_document(item, own, unread) for item in positives)
+    others = tuple(_document(item, {}, unread) for item in negatives)
+    unread.update(dict.fromkeys(rest))
     if labels is not None:
         labels += [False] * len(others)
         order = sorted(range(len(labels)), key=lambda place: not labels[place])
@@ -156,33 +110,33 @@ def _training_row(split: str, scored: bool, row: tables.Row) -> TrainingRow:
         others = tuple(documents[place] for place in order[count:])
         compared = scores if answering or not relative else ()  # a margin is that of an answer
         scores = tuple(compared[place] for place in order if compared)
-    if isinstance(row.get("split"), str) and row["split"]:
+    if isinstance(row.get("split"), str):
         split = tables.split_name(row["split"])
     elif not split:
         pair = len(answering) == 1 and not grouped and labels is None
         split = split_of(answering[0].text, SHARES, _SPLIT_SEED) if pair else "train"
+    query = Query(
+        tables.id_of(row["id"]) if "id" in row else "", tables.text_of(row["query"], "the query")
+    )
     labelled = None if grouped else labels is not None
     return TrainingRow(split, query, answering, others, scores, relative, labelled)
 
 
-def _labels(
-    row: tables.Row, documents: Sequence[Any], known: Sequence[str]
-) -> tuple[list[bool] | None, tables.Row]:
-    """Return which documents answer by labels of the row or inside them, and what else it has."""
+def _labels(row: tables.Row, documents: Sequence[Any], known: Sequence[str]) -> list[bool] | None:
+    """Return which documents answer by labels inside them or of the row, which are taken of it."""
     inside = [
-        tables.optional(item, _LABELS) if isinstance(item, dict) else None for item in documents
+        PASSAGE.of(item)[0].get("label") if isinstance(item, dict) else None for item in documents
     ]
     if any(label is not None for label in inside):
-        return [_answers(label) for label in inside], row
-    names = {name.lower(): name for name in reversed(row) if row[name] not in (None, "")}
-    name = next((names[each] for each in known if each in names), None)
-    if name is None:
-        return None, row
-    value = _listed(row[name])
+        return [_answers(label) for label in inside]
+    role = next((role for role in known if role in row), None)
+    if role is None:
+        return None
+    value = _listed(row.pop(role))
     values = value if isinstance(value, list) else [value]
     if len(values) != len(documents):
-        raise ValueError(f"its {name} is {value!r:.100}, not one for each of its documents")
-    return [_answers(each) for each in values], {key: row[key] for key in row if key != name}
+        raise ValueError(f"its {role} is {value!r:.100}, not one for each of its documents")
+    return [_answers(each) for each in values]
 
 
 def _answers(label: object) -> bool:
@@ -197,21 +151,21 @@ def _answers(label: object) -> bool:
     return number > 0
 
 
-def _items(row: tables.Row, names: Sequence[str]) -> list[Any]:
-    value = tables.optional(row, names)
+def _items(value: Any) -> list[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
-def _document(item: object, row: tables.Row) -> Document:
-    """Return a text or an object as a document; the title and id of a pair are in its row."""
-    if not isinstance(item, dict):
-        pair = row if row.get("document") is not None else {}
-        item = {"text": item, "title": pair.get("title"), "docid": pair.get("document_id")}
-    docid = tables.optional(item, _DOCIDS)
+def _document(item: object, own: tables.Row, unread: dict[str, None]) -> Document:
+    """Return a text or an object as a document; a text has the title and id of its pair."""
+    values = {"text": item, **own}
+    if isinstance(item, dict):
+        values, rest = PASSAGE.of(item)
+        unread.update(dict.fromkeys(rest))
+    docid = values.get("id")
     return Document(
         tables.id_of(docid) if docid is not None else "",
-        tables.text_of(item.get("text"), "the text of a document"),
-        tables.text_of(item.get("title") or "", "a title", empty=True),
+        tables.text_of(values.get("text"), "the text of a document"),
+        tables.text_of(values.get("title") or "", "a title", empty=True),
     )
 
 
@@ -225,15 +179,15 @@ def _scores(
     holds margins: the positive's score less that of each negative.
     """
     documents = (*positives, *negatives)
-    if any(isinstance(item, dict) and item.get("score") is not None for item in documents):
-        inside = [item.get("score") if isinstance(item, dict) else None for item in documents]
+    inside = [item.get("score") if isinstance(item, dict) else None for item in documents]
+    if any(score is not None for score in inside):
         return tuple(tables.number_of(value, "a score of a document") for value in inside), False
-    above, below = _numbers(row, _POSITIVE_SCORES), _numbers(row, _NEGATIVE_SCORES)
+    above, below = (_numbers(row.get(f"{side}_scores")) for side in ("positive", "negative"))
     if above or below:
         if (len(above), len(below)) != (len(positives), len(negatives)):
             raise ValueError(f"it has {len(above)} and {len(below)} scores, not one per document")
         return above + below, False
-    numbers = _numbers(row, _SCORE_COLUMNS)
+    numbers = _numbers(row.get("scores", row.get("label")))
     if len(positives) == 1 and numbers and len(numbers) == len(negatives):
         return (0.0, *(-margin for margin in numbers)), True
     if numbers and len(numbers) != len(documents):
@@ -241,10 +195,8 @@ def _scores(
     return numbers, False
 
 
-def _numbers(row: tables.Row, names: Sequence[str]) -> tuple[float, ...]:
-    value = _listed(tables.optional(row, names))
-    values = value if isinstance(value, list) else [] if value in (None, "") else [value]
-    return tuple(tables.number_of(item, "a score") for item in values)
+def _numbers(value: Any) -> tuple[float, ...]:
+    return tuple(tables.number_of(item, "a score") for item in _items(_listed(value)))
 
 
 # Rows as a data set
@@ -531,12 +483,6 @@ def false_negatives(groups: Sequence[Group], barred: Mapping[str, frozenset[str]
 # A teacher's scores
 
 
-# Names of one line in JSONL: {"query_id": …, "document_ids": […], "scores": […]}.
-_SCORED = (
-    ("query_id", "qid"),
-    ("document_ids", "docids", "passage_ids", "pids", "document_id", "docid", "passage_id", "pid"),
-    ("scores", "score"),
-)
 _TITLES = {"score", "pos_score", "margin", "label", "relevance"}  # score column in a header
 # Two scores of one pair that differ by more come from two teachers; by less, from the precision of
 # two batches, and the first is kept.
@@ -559,7 +505,8 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
     """
     scores: Iterator[TeacherScore]
     if tables.is_named(path, ".csv") or first_line(path).startswith("{"):
-        scores = chain.from_iterable(tables.parsed(path, partial(_of_row, count(1))))
+        rows = tables.by_role(path, SCORES, (*SCORES,), partial(_of_row, count(1)))
+        scores = chain.from_iterable(rows)
     else:
         scores = _of_columns(path)
     first = next(scores, None)
@@ -570,8 +517,7 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
 
 
 def _of_row(numbers: Iterator[int], row: tables.Row) -> list[TeacherScore]:
-    number = next(numbers)
-    query, documents, values = (row[tables.column(row, names)] for names in _SCORED)
+    number, query, documents, values = next(numbers), *(row[role] for role in SCORES)
     if isinstance(_listed(documents), list) and isinstance(_listed(values), list):
         documents, values = _listed(documents), _listed(values)
     if not isinstance(documents, list):

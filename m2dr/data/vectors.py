@@ -14,15 +14,8 @@ import numpy as np
 
 from m2dr.core.arrays import Array, Float32, Floats, Int64
 from m2dr.core.errors import UserError, counted
-from m2dr.data.dataset import DOCUMENT_IDS
-from m2dr.data.qrels import QUERY_IDS
-from m2dr.data.tables import Row, column, id_of, is_table, optional, parsed, read_lines, suffix_of
-
-IDS = ("custom_id", "key", *DOCUMENT_IDS, *QUERY_IDS)
-# Keys of a vector, and those above it in the answers of OpenAI, Google, Cohere and others.
-VECTORS = ("embedding", "embeddings", "vector", "vectors", "emb", "values", "float") + (
-    ("response", "body", "data")
-)
+from m2dr.data.roles import VECTOR
+from m2dr.data.tables import Row, id_of, is_table, parsed, read_lines, suffix_of
 
 
 @dataclass(frozen=True)
@@ -156,7 +149,7 @@ def _table(path: Path) -> tuple[Floats, Sequence[str] | None]:
         nonlocal width
         found, count = vectors_of_row(row), len(flat) // (width or 1)
         # An answer of an API may have an id of its own.
-        name = None if row.get("object") == "list" else optional(row, IDS)
+        name = None if row.get("object") == "list" else VECTOR.of(row)[0].get("id")
         if name is not None and len(found) > 1:
             raise ValueError(f"it holds {len(found)} vectors, and has one id")
         if (name is None) == bool(names) and flat:
@@ -217,17 +210,18 @@ def vectors_of_row(row: Row) -> list[tuple[int | None, Float32]]:
 
 def _vector_column(row: Row) -> str:
     """Return the column of the vector, which no other column may be too."""
-    given = [name for name in VECTORS if row.get(name) is not None]
+    given = [name for name in VECTOR["vector"] if row.get(name) is not None]
     if len(given) > 1:
         given = [name for name in given if _holds_vector(row[name])] or given
         if len(given) > 1:
             raise ValueError(f"it has vectors under {' and '.join(given)}; leave one of them")
-    return given[0] if given else column(row, VECTORS)
+    VECTOR.of(row, "vector")
+    return given[0]
 
 
 def _holds_vector(value: object) -> bool:
     try:
-        return bool(vectors_of_row({VECTORS[0]: value}))
+        return bool(vectors_of_row({VECTOR["vector"][0]: value}))
     except ValueError:
         return False
 

@@ -23,7 +23,7 @@ from m2dr.core.files import (
     write_record,
 )
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Document, paired
+from m2dr.core.records import Document
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset, saying_what_is_left_out
 from m2dr.data.loaders import open_dataset
@@ -107,7 +107,7 @@ def document_line(document: Document) -> str:
     }  # fmt: skip
     if document.fields:
         table["metadata"] = dict(document.fields)
-    return paired(json.dumps(table, ensure_ascii=False)) + "\n"
+    return json.dumps(table, ensure_ascii=False) + "\n"
 
 
 def write_documents(documents: Iterable[Document], path: Path) -> None:
@@ -247,7 +247,7 @@ class CorpusRows:
             for document in dataset.documents():
                 lines += encode_docids([document.id])
                 digests += text_digests([document.content])
-                fields.update(repr(document.fields).encode(errors="surrogatepass"))
+                fields.update(repr(document.fields).encode())
                 advance(1)
         rows = cls(
             Docids(bytes(lines)),

@@ -10,8 +10,9 @@ from m2dr.core.errors import counted
 from m2dr.core.progress import progress
 from m2dr.core.report import Report
 from m2dr.core.requests import CheckRequest
-from m2dr.data.dataset import Dataset, is_document
+from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import unread
+from m2dr.data.roles import DOCUMENT
 from m2dr.data.sentences import Sentences, open_sentences, paths_of, recognises_sentences
 from m2dr.data.tables import columns_of, is_table, unread_files
 from m2dr.evaluation.grid import aligned
@@ -66,7 +67,7 @@ def _checked(request: CheckRequest) -> DataReport:
     if recognises_sentences(request.corpus):
         path, *others = paths_of(request.corpus)
         # A table of documents has a column of texts too.
-        if others or not is_table(path) or not is_document(columns_of(path)):
+        if others or not is_table(path) or not DOCUMENT.has(columns_of(path), "text"):
             left = [file for each in (path, *others) for file in unread_files(each)]
             return _of_sentences(open_sentences(request.corpus), left)
     return _of_corpus(open_corpus(request.corpus))

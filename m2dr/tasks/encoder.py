@@ -22,11 +22,11 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, nearest, require
 from m2dr.core.files import cache_folder
 from m2dr.core.progress import Advance, progress
-from m2dr.core.records import Cut, Document, ModelCard, Side
+from m2dr.core.records import Cut, ModelCard, Side
 from m2dr.core.requests import ExportRequest, PushModelRequest, of_queries
 from m2dr.core.settings import meant_by
-from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
-from m2dr.data.tables import id_of, optional, rows_of
+from m2dr.data.dataset import as_documents
+from m2dr.data.tables import rows_of
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import open_model
 from m2dr.model.embed import AT_ONCE, TextEncoder
@@ -306,7 +306,7 @@ class Encoder:
         layers = sorted({*requested})
         single = isinstance(sentences, str | Mapping)
         items = [sentences] if isinstance(sentences, str | Mapping) else sentences
-        texts = [document.content for document in as_documents(items)]
+        texts = [document.content for document in as_documents(rows_of(items))]
         bar = progress("Encoding", len(texts), "texts") if show_progress_bar else nullcontext()
         with bar as advance:
             vectors = self.vectors(
@@ -616,35 +616,6 @@ class Encoder:
     def _open(self, layer: int) -> "QueryEncoder":
         how = [self.options[name] for name in ("runtime", "device", "dtype")]
         return open_queries(plan_of_model(self.model, layer), *how)
-
-
-def as_documents(items: Iterable[Item], first: int | None = 0) -> Iterator[Document]:
-    """Yield documents of rows with a text and perhaps a title, an id and fields.
-
-    Args:
-        items: documents, in any form that `m2dr.data.tables.rows_of` takes.
-        first: number of the first one; those without an id have theirs as id, unless None.
-
-    Raises:
-        UserError: an item has no text, or no id although it needs one.
-    """
-    have_ids: bool | None = None  # whether rows have ids, as the first does or does not
-    for number, row in enumerate(rows_of(items)):
-        docid = optional(row, DOCUMENT_IDS)
-        have_ids = docid is not None if have_ids is None else have_ids
-        if have_ids != (docid is not None):
-            what = "no id" if have_ids else "an id"
-            raise UserError(f"Document {number} has {what}, unlike the first.")
-        if not have_ids and first is None:
-            raise UserError(f"Document {number} has no id, which is a string under 'id'.")
-        text, title = optional(row, DOCUMENT_TEXTS), row.get("title") or ""
-        if not isinstance(text, str) or not isinstance(title, str):
-            raise UserError(f"Document {number} has no text, which is a string under 'text'.")
-        try:
-            docid = id_of(number + (first or 0) if docid is None else docid)
-        except ValueError as error:
-            raise UserError(f"Document {number}: {error}.") from None
-        yield Document(docid, text, title, own_fields(row, DOCUMENT_COLUMNS))
 
 
 def _unit(vectors: Float32) -> Float32:

@@ -18,11 +18,11 @@ from msgspec import defstruct
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Judgement, Query
+from m2dr.data.dataset import as_documents, row_of_document
 from m2dr.data.loaders import open_dataset
 from m2dr.data.memory import name_of_data, passages_of
 from m2dr.data.tables import rows_of
 from m2dr.tasks.corpus import CorpusDigest
-from m2dr.tasks.encoder import as_documents
 
 ROWS = [{"id": "a", "text": "open", "year": 1999}, {"id": "b", "text": "close", "year": 2001}]
 DOCUMENTS = [
@@ -149,7 +149,9 @@ def test_columns_are_told(suffix: str, tmp_path: Path) -> None:
 
     dataset = open_dataset(name_of_data(path, columns))
 
-    assert list(dataset.documents()) == [Document("k", "a", "T")]
+    (document,) = dataset.documents()
+    assert document == Document("k", "a", "T", (("text", "other"),))
+    assert document.fields == (("text", "other"),)
     assert dataset.name.startswith("own" if suffix else "data-")
     with pytest.raises(UserError, match="There is no column 'Bdy'"):
         name_of_data(path, {"text": "Bdy"})
@@ -271,6 +273,39 @@ def test_bytes_of_arrow_are_no_id_and_no_field() -> None:
     assert (found, found[0].fields) == ([Document("7", "open")], ())
 
 
+LOST = [{"id": "c", "document_id": "d", "docid": "c", "text": "open", "content": "it", "body": 1}]
+
+
+@pytest.mark.parametrize("form", [list, pd.DataFrame, pa.Table.from_pylist])
+def test_a_column_that_lost_its_role_is_a_field(form: Any) -> None:
+    found = documents(form(LOST)), list(as_documents(rows_of(form(LOST))))
+
+    for (document,) in found:
+        assert document == Document("c", "open")
+        assert dict(document.fields) == {"document_id": "d", "content": "it", "body": 1}
+        assert list(as_documents([row_of_document(document)]))[0].fields == document.fields
+
+
+def test_columns_that_were_told_are_of_the_documents_and_go_before_any_other() -> None:
+    rows = [{"_id": 1, "docid": "a", "text": "open"}]
+    qrels = [{"qid": "q", "docid": "a", "label": 1}]
+    name = name_of_data(rows, {"id": "docid"}, queries={"q": "what"}, qrels=qrels)
+
+    dataset = open_dataset(name)
+
+    assert [each.id for each in dataset.documents()] == ["a"]
+    assert dict(dataset.document("a").fields) == {"_id": 1}
+    assert dataset.judgements("test") == [Judgement("q", "a", 1)]
+
+
+def test_half_a_surrogate_pair_is_replaced_wherever_it_stands() -> None:
+    rows = {"a\ud83d": {"text": "cut \ud83d", "tags": ["\ud83d"], "metadata": {"k": "\ud83d"}}}
+
+    for found in (documents(rows), list(as_documents(rows_of(rows)))):
+        assert found == [Document("a\ufffd", "cut \ufffd")]
+        assert dict(found[0].fields) == {"tags": ["\ufffd"], "k": "\ufffd"}
+
+
 def test_whole_numbers_are_ids() -> None:
     large = 1234567890123456789
     rows = [{"id": np.int64(large), "text": "open"}]
@@ -370,22 +405,6 @@ def test_a_label_of_0_is_that_of_a_negative(form: str) -> None:
     assert answers_of(LABELLED[form]) == {"q": (["p"], ["n"])}
 
 
-@pytest.mark.parametrize("truths", [[1, 0, 1], [True, False, None], ["1", "0", ""], [1.0, 0.0, 1]])
-def test_a_column_of_0_and_1_that_is_no_label_is_named(
-    truths: list[object], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        {"query": "q", "answer": text, "y": truth, "n": number, "open": 1}
-        for number, (text, truth) in enumerate(zip("abc", truths, strict=True))
-    ]
-    answers_of(rows)
-    told = capsys.readouterr().err
-    assert "the column 'y' holds only 0 and 1 and is not read as a label" in told
-    assert told.count("holds only") == 1
-    answers_of([row | {"label": int(row["n"] > 0)} for row in rows])
-    assert "holds only" not in capsys.readouterr().err
-
-
 def test_a_list_of_a_query_and_several_answers() -> None:
     rows = [["q", ["p", "r"]], ("s", "t")]
 
@@ -427,12 +446,11 @@ def test_passages_hold_every_word_and_share_some(
 ) -> None:
     shared = data.draw(st.integers(0, length - 1))
 
-    rows = list(
-        passages_of([{"id": n, "text": text} for n, text in enumerate(texts)], (length, shared))
-    )
+    documents = [Document(str(number), text) for number, text in enumerate(texts)]
+    found = list(passages_of(documents, (length, shared)))
 
     for number, text in enumerate(texts):
-        parts = [row["text"] for row in rows if str(row["_id"]).partition("#")[0] == str(number)]
+        parts = [each.text for each in found if each.id.partition("#")[0] == str(number)]
         words = [part.split() for part in parts]
         assert all(len(part) <= length for part in words)
         assert all(

@@ -409,9 +409,14 @@ def test_two_scores_of_a_document_are_named_with_their_file_and_row(form: str, w
     assert str(refused.value) == f"{start}, and an earlier row has 1."
 
 
-def test_columns_of_flagembedding_that_change_nothing_are_named(write, capsys) -> None:
-    row = {"query": "q", "pos": ["p"], "neg": ["n"], "type": "symmetric_clustering", "prompt": "a"}
+def test_columns_and_keys_without_a_role_are_named(write, capsys) -> None:
+    rows = [
+        {"query": "q", "pos": ["p"], "neg": ["n"], "type": "symmetric_clustering", "prompt": ""},
+        {"query": "q", "pos": [{"text": "p", "url": "u"}], "answer": "a", "is_it": 0, "title": "T"},
+    ]
+    path = write("train.jsonl", *rows)
 
-    open_dataset(str(write("train.jsonl", row)))
+    open_dataset(str(path))
 
-    assert "type, prompt of FlagEmbedding" in capsys.readouterr().err
+    told = f"{path}: not read are the columns answer, is_it, title, type, url;"
+    assert told in capsys.readouterr().err.replace("\n", " ")

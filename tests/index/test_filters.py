@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.core.records import Value
 from m2dr.data.dataset import own_fields
+from m2dr.data.roles import DOCUMENT
 from m2dr.index import faiss
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
@@ -183,7 +184,7 @@ def store(build, tmp_path_factory: pytest.TempPathFactory) -> Store:
     home = tmp_path_factory.mktemp("filtered") / "0123456789ab"
     vectors = np.random.default_rng(3).normal(size=(DOCUMENTS, DIM)).astype(np.float32)
     whole = build(home / "layer-06", vectors, corpus="filtered", shard_rows=32)
-    rows = (own_fields(row, ("_id", "text")) for row in ROWS)
+    rows = (own_fields(DOCUMENT.of(row)[1]) for row in ROWS)
     fields = write_fields(whole.folder / FIELDS, rows)
     replace(whole.manifest, fields=fields).write(whole.folder)
     for engine in ENGINES:
@@ -340,11 +341,11 @@ def test_thousands_of_values_are_read_in_time_proportional_to_them(tmp_path: Pat
 
 def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
     row = json.loads(
-        '{"_id": "a", "n": 1, "no": null, "tags": ["x"], "e": " ", "f": 1e999,'
+        '{"n": 1, "no": null, "tags": ["x"], "e": " ", "f": 1e999,'
         ' "b": true, "metadata": {"n": 2, "m": 0.5, "o": {"p": {"q": "r"}}}}'
     )
 
-    assert own_fields(row, ["_id"]) == (
+    assert own_fields(row) == (
         ("n", 1), ("tags", ["x"]), ("b", True), ("metadata.n", 2), ("m", 0.5), ("o.p.q", "r"),
     )  # fmt: skip
 
@@ -369,7 +370,7 @@ def test_a_list_fulfils_what_one_of_its_values_does(
     asked: str, rows: list[int], at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("m2dr.index.filters._ROWS_AT_ONCE", at_once)
-    given = [own_fields({"tags": each, "by": [{"a": 1}]}, []) for each in LISTS]
+    given = [own_fields({"tags": each, "by": [{"a": 1}]}) for each in LISTS]
     write_fields(tmp_path / FIELDS, given)
 
     assert matching(tmp_path / FIELDS, Filter.parse(asked)).tolist() == rows

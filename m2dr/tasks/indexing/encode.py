@@ -429,7 +429,7 @@ def _finish(writers: Sequence[StoreWriter], dataset: Dataset) -> None:
 
     def fields() -> Iterator[Fields]:
         for document in saying_what_is_left_out(dataset.documents()):
-            digest.update(repr(document.fields).encode(errors="surrogatepass"))
+            digest.update(repr(document.fields).encode())
             yield document.fields
 
     file_digest = write_fields(first, fields())

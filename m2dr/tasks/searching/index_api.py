@@ -16,15 +16,15 @@ from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
 from m2dr.core.records import DIGITS
 from m2dr.core.settings import request_of, takes
-from m2dr.data.dataset import row_of_document
+from m2dr.data.dataset import as_documents, row_of_document
 from m2dr.data.memory import CORPUS_FILE, Columns, Passages, changed
-from m2dr.data.tables import id_of
+from m2dr.data.tables import id_of, rows_of
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import MANIFEST, STORE
 from m2dr.index.milvus import in_milvus
 from m2dr.index.vectors import prefixes
 from m2dr.tasks.corpus import WRITTEN, write_documents
-from m2dr.tasks.encoder import Encoder, Item, as_documents
+from m2dr.tasks.encoder import Encoder, Item
 from m2dr.tasks.models import device_name, dtype_name
 from m2dr.tasks.query import QueryEncoders
 from m2dr.tasks.searching.search import Answer, Searcher, check_cut, resolve_index
@@ -334,7 +334,7 @@ class Index:
         known = list(self.searcher().documents.docids)
         is_numbered = all(map(str.isdecimal, known))
         first = max(map(int, known)) + 1 if is_numbered else None
-        added = as_documents(changed(documents, columns), first)
+        added = as_documents(rows_of(changed(documents, columns)), first)
         report = sync(self._index_request(), added, replace_same=replace)
         self._reopen()
         return report
@@ -413,7 +413,7 @@ def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool)
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=root) as aside:
         unfinished = Path(aside, CORPUS_FILE)
-        write_documents(as_documents(items), unfinished)
+        write_documents(as_documents(rows_of(items)), unfinished)
         digest = sha256_of(unfinished)
         folder = root / (name or f"documents-{digest[:DIGITS]}")
         path = folder / CORPUS_FILE

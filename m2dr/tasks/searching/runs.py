@@ -7,7 +7,7 @@ from m2dr.core import requests
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import refuse_same_file
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Ranking, Run, paired
+from m2dr.core.records import Ranking, Run
 from m2dr.core.report import Report, timed
 from m2dr.data.qrels import read_topics
 from m2dr.evaluation.runs import read_run, reciprocal_ranks, write_run
@@ -83,7 +83,7 @@ def search(request: requests.QueriesRequest) -> Report:
     notes.append("tokenise {:.2f} ms, encode {:.2f} ms, search {:.2f} ms".format(*times))
     cut = (searcher.cut.layer, searcher.documents.layer, searcher.cut.dim)
     return SearchReport(
-        paired(request.text), *cut, tuple(hits), *times, text="\n".join(lines), notes=tuple(notes)
+        request.text, *cut, tuple(hits), *times, text="\n".join(lines), notes=tuple(notes)
     )
 
 
