@@ -1,10 +1,12 @@
 """The data set that the rest of m2dr sees, whatever its files look like."""
 
-from collections import Counter, defaultdict
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, time
+from datetime import date, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain, count
@@ -12,11 +14,10 @@ from math import isfinite
 from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
-import numpy as np
-
-from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.progress import say, say_once
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.progress import say_once
 from m2dr.core.records import Document, Fields, Judgement, Query, Value
 from m2dr.data.roles import DOCUMENT, METADATA
 from m2dr.data.tables import Ids, Row, StoredRows, id_of, parsed, text_of
@@ -29,8 +30,7 @@ NEGATIVES_KEPT = 64
 _DROP_OWN_DOCUMENT = {"arguana", "quora"}
 _COMPARED_QUERIES = 1000  # queries of a split that are compared with the documents of their ids
 
-# By name, lists of decimals that were read where fields stand: vectors, as columns of tables hold.
-_left_out: Counter[str] = Counter()
+_MISSING = (type(None), float, Mapping, list, tuple)  # whose values may be missing or empty
 # Names of fields that are something else where they stand beside the text.
 _READ_OTHERWISE = {*chain.from_iterable(DOCUMENT.values()), *METADATA, "id_"}
 
@@ -369,17 +369,6 @@ def own_fields(row: Mapping[str, object]) -> Fields:
     return tuple(fields.items())
 
 
-def saying_what_is_left_out(documents: Iterator[Document]) -> Iterator[Document]:
-    """Yield documents as they are read; at the end say which lists are left out of their fields."""
-    _left_out.clear()
-    yield from documents
-    for name, number in _left_out.items():
-        say(
-            f"The field {name!r} of {counted(number, 'documents', ',')} is left out: a list of "
-            "decimals is taken for a vector."
-        )
-
-
 def row_of_document(document: Document) -> Row:
     """Return a row that is read as this document: its fields beside the text, or in `metadata`.
 
@@ -392,6 +381,24 @@ def row_of_document(document: Document) -> Row:
     return row | beside | ({METADATA[0]: inside} if inside else {})
 
 
+def document_line(document: Document) -> str:
+    """Return the line of a document in a corpus.jsonl; its fields are an object, as in BEIR.
+
+    Raises:
+        UserError: its id cannot stand in a run file.
+    """
+    try:
+        id_of(document.id)
+    except ValueError as error:
+        raise UserError(f"A document cannot be kept: {error}.") from None
+    table: dict[str, object] = {
+        "_id": document.id, "title": document.title, "text": document.text
+    }  # fmt: skip
+    if document.fields:
+        table["metadata"] = dict(document.fields)
+    return json.dumps(table, ensure_ascii=False) + "\n"
+
+
 def _flattened(name: str, value: object) -> Iterator[tuple[str, Value]]:
     """Yield the fields of a value, of its own type: one, or those of an object."""
     own = _plain(value)
@@ -399,15 +406,16 @@ def _flattened(name: str, value: object) -> Iterator[tuple[str, Value]]:
         for key, inner in own.items():
             yield from _flattened(f"{name}.{key}" if name else key, inner)
     elif isinstance(own, list) and _is_vector(own):
-        _left_out[name] += 1
+        say_once(f"The field {name!r} is left out: a list of decimals is taken for a vector.")
+    elif own is None and not isinstance(value, _MISSING):
+        say_once(f"The field {name!r} is left out: JSON holds no {type(value).__name__}.")
     elif own is not None and (not isinstance(own, str) or own.strip()):
         yield name, own
 
 
 def _plain(value: object) -> Any:  # as JSON has it; None for what it has not
     """Return a value of the types of JSON: days as ISO 8601, a decimal as the same number."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
+    value = value.value if isinstance(value, Enum) else value
     if isinstance(value, Decimal) and value.is_finite():
         number = int(value) if value == value.to_integral_value() else float(value)
         return number if Decimal(repr(number)) == value else str(value)
@@ -418,6 +426,8 @@ def _plain(value: object) -> Any:  # as JSON has it; None for what it has not
         return own if any(each is not None for each in own) else None
     if isinstance(value, date | time):
         return value.isoformat()
+    if isinstance(value, UUID | timedelta):
+        return str(value)
     is_number = isinstance(value, int) or (isinstance(value, float) and isfinite(value))
     return value if is_number or isinstance(value, str) else None
 

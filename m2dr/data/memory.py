@@ -2,40 +2,31 @@
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import date, time, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain, count
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import msgspec
-import numpy as np
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder, file_state, json_sha256, sha256_of
 from m2dr.core.records import Document
 from m2dr.data.dataset import as_documents, row_of_document
 from m2dr.data.loaders import open_dataset
-from m2dr.data.qrels import read_judgements
-from m2dr.data.roles import DOCUMENT, GROUP, JUDGEMENT, METADATA, PLAIN, QUERY
-from m2dr.data.tables import Row, name_of, read_rows, row_of, rows_of
+from m2dr.data.qrels import JUDGED, judgement_of, read_judgements
+from m2dr.data.roles import DOCUMENT, GROUP, JUDGEMENT, METADATA, PLAIN, QUERY, Roles, say_unread
+from m2dr.data.tables import Row, id_of, name_of, read_rows, row_of, rows_of, text_of
+from m2dr.data.training_rows import training_row
 
 CORPUS_FILE = "corpus.jsonl"  # of a folder in the layout of BEIR, which every command opens
 Columns = Mapping[str, str]  # by m2dr's name of a column, that of the data
 Passages = tuple[int, int]  # words of each, and of its overlap with the one before
-# Columns of ids and texts, whose values are written as they are or not at all.
-_EXACT = {
-    name
-    for roles in (DOCUMENT, QUERY, JUDGEMENT, GROUP)
-    for role in ("id", "title", "text", "query", "document", "positives", "negatives")
-    for name in roles.get(role, ())
-}
 _BYTES = (bytes, bytearray, memoryview)
-# What JSON would write as a text, or in any order.
-_NO_JSON = (*_BYTES, date, time, timedelta, np.datetime64, Decimal, UUID, set, frozenset)
+_encode = msgspec.json.Encoder(enc_hook=lambda _: None).encode
 
 
 def name_of_data(
@@ -73,7 +64,7 @@ def name_of_data(
         return _changed_file(Path(data), columns or {}, passages)
     if qrels is not None and (_is_labelled(data) or _is_labelled(queries)):
         raise UserError("A series is a list, and has no ids; give a dict of id to text.")
-    parts = {CORPUS_FILE: _changed(_documents(data), columns, passages)}
+    parts = {CORPUS_FILE: _kept(data, columns or {}, passages)}
     if queries is not None:
         parts |= {"queries.jsonl": _queries(queries), f"qrels/{split}.jsonl": _judgements(qrels)}
     home = cache_folder() / "data"
@@ -90,14 +81,12 @@ def name_of_data(
     return str(target)
 
 
-def changed(
-    data: Any, columns: Columns | None, passages: Passages | None = None
-) -> Any:  # a name, or what `rows_of` takes
-    """Return data with the columns that m2dr knows, where others are named, and in passages."""
-    if not columns and not passages:
-        return data
-    name = name_of_data(data, columns, passages=passages)
-    return name if isinstance(data, str | PathLike) else read_rows(Path(name))
+def documents_in(
+    data: object, columns: Columns | None, passages: Passages | None = None, first: int | None = 0
+) -> Iterator[Document]:
+    """Yield the documents of data in memory; arguments as of `name_of_data` and `as_documents`."""
+    documents = as_documents(_renamed(rows_of(data), columns or {}), first)
+    return passages_of(documents, passages) if passages else documents
 
 
 def passages_of(documents: Iterable[Document], passages: Passages) -> Iterator[Document]:
@@ -139,30 +128,42 @@ def _changed_file(path: Path, columns: Columns, passages: Passages | None) -> st
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
-            _write(Path(aside), {target.name: _changed(read_rows(path), columns, passages)})
+            _write(Path(aside), {target.name: _kept(path, columns, passages)})
             Path(aside, target.name).replace(target)
     return str(target)
 
 
 def _write(folder: Path, parts: Mapping[str, Iterable[Row]]) -> None:
-    """Write rows as JSON lines."""
-    encoder = msgspec.json.Encoder(enc_hook=_plain)
     for name, rows in parts.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         with path.open("wb") as file:
-            file.writelines(encoder.encode(row) + b"\n" for row in map(_exact, rows))
+            file.writelines(_encode(row) + b"\n" for row in rows)
             if not file.tell():
                 raise UserError(f"No rows were given for {path.stem}.")
 
 
-def _changed(
-    rows: Iterator[Row], columns: Columns | None, passages: Passages | None
-) -> Iterator[Row]:
-    rows = _renamed(rows, columns) if columns else rows
-    if not passages:
-        return rows
-    return map(row_of_document, passages_of(as_documents(map(_exact, rows)), passages))
+def _kept(data: object, columns: Columns, passages: Passages | None) -> Iterator[Row]:
+    """Yield documents by role, and rows to train on as they are, without their bytes."""
+    if isinstance(data, str | PathLike) and not (columns or passages):
+        yield from map(row_of_document, open_dataset(fspath(data)).documents())
+        return
+    rows = read_rows(Path(data)) if isinstance(data, str | PathLike) else rows_of(data)
+    rows = _renamed(rows, columns)
+    first = next(rows, Row())
+    rows = chain([first] if first else [], rows)
+    if passages or (DOCUMENT.has(first, "text") and not GROUP.has(first, "query")):
+        documents = as_documents(rows)
+        documents = passages_of(documents, passages) if passages else documents
+        yield from map(row_of_document, documents)
+        return
+    check = partial(training_row, "", False, {}) if GROUP.has(first, "query", "positives") else dict
+    for number, row in enumerate(rows):
+        try:
+            check(row)  # whose ids and texts JSON may hold otherwise
+        except ValueError as error:
+            raise UserError(f"Row {number}: {error}.") from None
+        yield {name: value for name, value in row.items() if not isinstance(value, _BYTES)}
 
 
 def _renamed(rows: Iterator[Row], columns: Columns) -> Iterator[Row]:
@@ -178,36 +179,11 @@ def _renamed(rows: Iterator[Row], columns: Columns) -> Iterator[Row]:
         lost = {name: rest.pop(name) for name in list(rest) if name in {*taken, *used}}
         if lost:
             inner = rest.get(METADATA[0])
-            rest[METADATA[0]] = lost | (inner if isinstance(inner, Mapping) else {})
+            inside = inner if isinstance(inner, Mapping) else {METADATA[0]: inner}
+            rest[METADATA[0]] = {**lost, **inside}
         yield rest | {to: row[name] for to, name in used.items()}
     if row and absent:
         raise UserError(f"There is no column {min(absent)!r}; the columns are {', '.join(row)}.")
-
-
-def _exact(row: Row) -> Row:
-    """Return a row without columns of bytes; ids and texts that JSON would change are refused."""
-    for name, value in row.items():
-        if name in _EXACT and _changes(value):
-            raise UserError(f"{name!r} is {value!r:.100} in a row, and is no text.")
-    return {name: value for name, value in row.items() if not isinstance(value, _BYTES)}
-
-
-def _changes(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_changes, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_changes, value))
-    return isinstance(value, _NO_JSON)
-
-
-def _plain(value: object) -> object:
-    """Return a value of numpy as one of Python; what no JSON holds, such as an image, is left out.
-
-    >>> import numpy
-    >>> _plain(numpy.int64(3)), _plain(print)
-    (3, None)
-    """
-    return value.tolist() if hasattr(value, "tolist") else None
 
 
 def _is_labelled(data: object) -> bool:
@@ -216,26 +192,40 @@ def _is_labelled(data: object) -> bool:
     return series and list(data.index) != [*range(len(data.index))]  # type: ignore[attr-defined]  # it has one
 
 
-def _documents(data: object) -> Iterator[Row]:
-    if not isinstance(data, str | PathLike):
-        yield from rows_of(data)
-        return
-    for document in open_dataset(fspath(data)).documents():
-        fields = dict(document.fields)
-        text = {"title": document.title, "text": document.text}
-        yield {"_id": document.id, **text, METADATA[0]: fields}
+def _made(
+    what: str,
+    rows: Iterable[Row],
+    roles: Roles,
+    needed: Sequence[str],
+    make: Callable[[Row], Row],
+) -> Iterator[Row]:
+    """Yield what is made of the values of rows by role, as `by_role` does of files."""
+    unread: dict[str, None] = {}
+    for number, row in enumerate(rows):
+        try:
+            values, rest = roles.of(row, *needed)
+            made = make(values)
+        except ValueError as error:
+            raise UserError(f"{what} {number}: {error}.") from None
+        unread.update(dict.fromkeys(rest))
+        yield made
+    say_unread(what, unread)
 
 
 def _queries(data: object) -> Iterator[Row]:
     named = isinstance(data, str | PathLike)
     rows = read_rows(Path(data)) if named else rows_of(data, _query)  # type: ignore[arg-type]  # a path
-    numbered = None
-    for number, row in enumerate(rows):
-        given = "id" in QUERY.of(row)[0]
-        numbered = not given if numbered is None else numbered
-        if numbered == given:
-            raise UserError(f"Query {number} has {'an' if given else 'no'} id, unlike the first.")
-        yield {"_id": number} | row if numbered else row
+    numbers, has_ids = count(), list[bool]()
+
+    def query(values: Row) -> Row:
+        number = next(numbers)
+        has_ids.append("id" in values)
+        if has_ids[0] != has_ids[-1]:
+            raise ValueError(f"it has {'no' if has_ids[0] else 'an'} id, unlike the first")
+        text = text_of(values["text"], "the text", empty=True)
+        return {"_id": id_of(values.get("id", number)), "text": text}
+
+    return _made("Query", rows, QUERY, ("text",), query)
 
 
 def _query(item: Any) -> Row:  # of any form
@@ -248,18 +238,20 @@ def _query(item: Any) -> Row:  # of any form
 
 def _judgements(data: object) -> Iterator[Row]:
     if isinstance(data, str | PathLike):
-        for each in read_judgements(Path(data)):
-            yield _judged(each.query_id, each.document_id, each.relevance)
-    elif isinstance(data, Mapping) and not JUDGEMENT.has(data, "query"):  # those of columns
-        for query, judged in data.items():
-            docids = [judged] if isinstance(judged, str | bytes) else judged
-            if _is_labelled(docids) or not isinstance(docids, Iterable):
-                kind = type(judged).__name__
-                raise UserError(f"The judgements of {query!r} are of the type {kind}, not docids.")
-            for docid in sorted(docids, key=str) if isinstance(docids, set) else docids:
-                yield _judged(query, docid, judged[docid] if isinstance(judged, Mapping) else 1)
-    else:
-        yield from rows_of(data, _judgement)
+        return map(asdict, read_judgements(Path(data)))
+    if isinstance(data, Mapping) and not JUDGEMENT.has(data, "query"):  # those of columns
+        data = [pair for query, judged in data.items() for pair in _pairs(query, judged)]
+    rows = rows_of(data, _judgement)
+    return _made("Judgement", rows, JUDGEMENT, JUDGED, lambda values: asdict(judgement_of(values)))
+
+
+def _pairs(query: object, judged: Any) -> list[tuple[object, object, object]]:
+    docids = [judged] if isinstance(judged, str | bytes) else judged
+    if _is_labelled(docids) or not isinstance(docids, Iterable):
+        kind = type(judged).__name__
+        raise UserError(f"The judgements of {query!r} are of the type {kind}, not docids.")
+    ordered = sorted(docids, key=str) if isinstance(docids, set) else docids
+    return [(query, each, judged[each] if isinstance(judged, Mapping) else 1) for each in ordered]
 
 
 def _judgement(item: Any) -> Row:  # of any form
@@ -267,9 +259,4 @@ def _judgement(item: Any) -> Row:  # of any form
         return row_of(item)
     if len(item) not in (3, 4):
         raise ValueError(f"it is {item!r:.100}, not a query id, a docid and a relevance")
-    return _judged(item[0], item[-2], item[-1])
-
-
-def _judged(query: object, docid: object, relevance: object) -> Row:
-    names = (JUDGEMENT[role][0] for role in ("query", "document", "relevance"))
-    return dict(zip(names, (query, docid, relevance), strict=True))
+    return {"query_id": item[0], "document_id": item[-2], "relevance": item[-1]}

@@ -11,7 +11,7 @@ from m2dr.data import tables
 from m2dr.data.dataset import Corpus, JudgedQueries
 from m2dr.data.roles import JUDGEMENT, PLAIN, QUERY
 
-_JUDGED = ("query", "document", "relevance")  # roles
+JUDGED = ("query", "document", "relevance")  # roles
 _ITERATION = ("0", "Q0")
 _QRELS = re.compile(r"[._-]?qrels?(?![a-z])[._-]?", re.IGNORECASE)
 _JUDGEMENTS = re.compile("judge?ment|relevance", re.IGNORECASE)
@@ -32,7 +32,7 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
         UserError: a line is malformed, or nothing tells what the four columns are.
     """
     if tables.is_named(path, ".csv"):
-        yield from tables.by_role(path, JUDGEMENT, _JUDGED, _judgement)
+        yield from tables.by_role(path, JUDGEMENT, JUDGED, judgement_of)
         return
     rows = _rows(path)
     number, cells = next(rows, (0, []))
@@ -45,7 +45,7 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
         try:
             if len(cells) != count:
                 raise ValueError(f"{len(cells)} columns, where the first has {count}")
-            yield _judgement({role: cells[n] for role, n in zip(_JUDGED, places, strict=True)})
+            yield judgement_of({role: cells[n] for role, n in zip(JUDGED, places, strict=True)})
         except ValueError as error:
             raise UserError(f"{path}, row {number}: {error}.") from None
 
@@ -64,11 +64,11 @@ def _header(path: Path, number: int, cells: list[str]) -> Sequence[int]:
         UserError: it names one of the three, and not the others.
     """
     named = [cell.lower() for cell in cells]
-    if not any(JUDGEMENT.has(named, role) for role in _JUDGED) or any(map(_is_number, cells[2:])):
+    if not any(JUDGEMENT.has(named, role) for role in JUDGED) or any(map(_is_number, cells[2:])):
         return ()
     try:
-        places, _ = JUDGEMENT.of({name: place for place, name in enumerate(named)}, *_JUDGED)
-        return [places[role] for role in _JUDGED]
+        places, _ = JUDGEMENT.of({name: place for place, name in enumerate(named)}, *JUDGED)
+        return [places[role] for role in JUDGED]
     except ValueError as error:
         raise UserError(f"{path}, row {number}: {error}.") from None
 
@@ -108,7 +108,8 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _judgement(values: tables.Row) -> Judgement:
+def judgement_of(values: tables.Row) -> Judgement:
+    """Return the judgement of the values of JUDGED."""
     query, document = tables.id_of(values["query"]), tables.id_of(values["document"])
     level = tables.number_of(values["relevance"], "the relevance")
     return Judgement(query, document, int(level) if level.is_integer() else level)

@@ -188,7 +188,8 @@ def rows_of(data: object, parse: Callable[[Any], Row] | None = None) -> Iterator
 
 
 def _whole(value: Any) -> Any:
-    """Return a value whose texts hold no half of a surrogate pair, which UTF-8 has not."""
+    """Return a value of Python: of arrays lists, and of texts no half of a surrogate pair."""
+    value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, str):
         return paired(value)
     if isinstance(value, list | tuple):

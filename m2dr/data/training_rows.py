@@ -74,14 +74,15 @@ def training_rows(path: Path, scored: bool = False) -> Iterator[TrainingRow]:
     read.
     """
     unread: dict[str, None] = {}
-    parse = partial(_training_row, tables.split_in(path.name, ""), scored, unread)
+    parse = partial(training_row, tables.split_in(path.name, ""), scored, unread)
     yield from tables.parsed(path, parse)
     say_unread(path, unread)
 
 
-def _training_row(
+def training_row(
     split: str, scored: bool, unread: dict[str, None], given: tables.Row
 ) -> TrainingRow:
+    """Return a row of `split`, or of its own; columns that are not read are added to `unread`."""
     # An empty cell of a table holds nothing.
     named = {name.lower(): value for name, value in reversed(given.items()) if value != ""}
     row, rest = GROUP.of(named, "query")

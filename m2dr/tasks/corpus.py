@@ -1,7 +1,6 @@
 """Corpora by name, and digests that tell one version of a corpus from another."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
@@ -25,10 +24,9 @@ from m2dr.core.files import (
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Document
 from m2dr.data import pydocs
-from m2dr.data.dataset import Dataset, saying_what_is_left_out
+from m2dr.data.dataset import Dataset, document_line
 from m2dr.data.loaders import open_dataset
 from m2dr.data.memory import Columns, Passages, name_of_data
-from m2dr.data.tables import id_of
 from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.folder import IndexFolder
@@ -92,24 +90,6 @@ def model_for(corpus: str, root: Path) -> str:
     return model
 
 
-def document_line(document: Document) -> str:
-    """Return the line of a document in a corpus.jsonl; its fields are an object, as in BEIR.
-
-    Raises:
-        UserError: its id cannot stand in a run file.
-    """
-    try:
-        id_of(document.id)
-    except ValueError as error:
-        raise UserError(f"A document cannot be kept: {error}.") from None
-    table: dict[str, object] = {
-        "_id": document.id, "title": document.title, "text": document.text
-    }  # fmt: skip
-    if document.fields:
-        table["metadata"] = dict(document.fields)
-    return json.dumps(table, ensure_ascii=False) + "\n"
-
-
 def write_documents(documents: Iterable[Document], path: Path) -> None:
     """Write a corpus.jsonl.
 
@@ -124,13 +104,13 @@ def write_documents(documents: Iterable[Document], path: Path) -> None:
 
 
 def distinct(documents: Iterable[Document]) -> Iterator[Document]:
-    """Yield documents, and report dropped fields at the end.
+    """Yield documents.
 
     Raises:
         UserError: two have one id.
     """
     seen: set[str] = set()
-    for document in saying_what_is_left_out(iter(documents)):
+    for document in documents:
         if document.id in seen:
             raise UserError(f"Two documents have the id {document.id!r}.")
         seen.add(document.id)

@@ -266,7 +266,7 @@ def judged(data: Any, queries: Any, qrels: Any) -> list[Judgement]:
 
 
 def test_bytes_of_arrow_are_no_id_and_no_field() -> None:
-    with pytest.raises(UserError, match="'id' is b'7'"):
+    with pytest.raises(UserError, match="the id b'7'"):
         documents(pa.table({"id": [b"7"], "text": ["open"]}))
 
     found = documents(pa.table({"id": ["7"], "text": ["open"], "image": [b"x"]}))

@@ -27,7 +27,7 @@ from m2dr.core.files import (
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, Document, Fields
 from m2dr.core.requests import SHARD_ROWS, IndexRequest, QueryLog, of_queries
-from m2dr.data.dataset import Dataset, saying_what_is_left_out
+from m2dr.data.dataset import Dataset
 from m2dr.index.faiss import rebuild_indexes
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.folder import SYNCING, IndexFolder
@@ -428,7 +428,7 @@ def _finish(writers: Sequence[StoreWriter], dataset: Dataset) -> None:
     digest = hashlib.sha256()
 
     def fields() -> Iterator[Fields]:
-        for document in saying_what_is_left_out(dataset.documents()):
+        for document in dataset.documents():
             digest.update(repr(document.fields).encode())
             yield document.fields
 

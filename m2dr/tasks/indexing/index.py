@@ -14,7 +14,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
-from m2dr.data.dataset import row_of_document
+from m2dr.data.dataset import document_line, row_of_document
 from m2dr.data.memory import CORPUS_FILE
 from m2dr.index.engines import check_engine
 from m2dr.index.folder import IndexFolder
@@ -27,7 +27,6 @@ from m2dr.tasks.corpus import (
     CHANGED,
     WRITTEN,
     distinct,
-    document_line,
     model_for,
     named,
     open_corpus,

@@ -14,17 +14,17 @@ from m2dr.core import requests
 from m2dr.core.errors import UserError, missing_told, quoted
 from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
-from m2dr.core.records import DIGITS
+from m2dr.core.records import DIGITS, Document
 from m2dr.core.settings import request_of, takes
-from m2dr.data.dataset import as_documents, row_of_document
-from m2dr.data.memory import CORPUS_FILE, Columns, Passages, changed
-from m2dr.data.tables import id_of, rows_of
+from m2dr.data.dataset import row_of_document
+from m2dr.data.memory import CORPUS_FILE, Columns, Passages, documents_in, name_of_data
+from m2dr.data.tables import id_of
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import MANIFEST, STORE
 from m2dr.index.milvus import in_milvus
 from m2dr.index.vectors import prefixes
 from m2dr.tasks.corpus import WRITTEN, write_documents
-from m2dr.tasks.encoder import Encoder, Item
+from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.models import device_name, dtype_name
 from m2dr.tasks.query import QueryEncoders
 from m2dr.tasks.searching.search import Answer, Searcher, check_cut, resolve_index
@@ -157,16 +157,17 @@ class Index:
             raise UserError(f"build takes a model, then documents; {quoted(model)} is no model.")
         from m2dr.tasks.indexing.index import check_index_request, index_corpus
 
-        documents = changed(documents, columns, passages)
         if is_name := isinstance(documents, str | PathLike):
-            options["corpus"] = f"{name}={fspath(documents)}" if name else fspath(documents)
+            path = name_of_data(documents, columns, passages=passages)
+            options["corpus"] = f"{name}={path}" if name else path
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
         request = request_of(
             requests.IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
         )
         if not is_name:
             check_index_request(request)  # before the index that is there is replaced
-            corpus = str(_write_corpus(documents, root, name, overwrite))
+            given = documents_in(documents, columns, passages)
+            corpus = str(_write_corpus(given, root, name, overwrite))
             request = replace(request, corpus=corpus)
         index_corpus(request)
         if encoder:
@@ -334,7 +335,7 @@ class Index:
         known = list(self.searcher().documents.docids)
         is_numbered = all(map(str.isdecimal, known))
         first = max(map(int, known)) + 1 if is_numbered else None
-        added = as_documents(rows_of(changed(documents, columns)), first)
+        added = documents_in(documents, columns, first=first)
         report = sync(self._index_request(), added, replace_same=replace)
         self._reopen()
         return report
@@ -403,7 +404,7 @@ def _docid(given: object) -> str:
         raise UserError(f"{error}.") from None
 
 
-def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path:
+def _write_corpus(documents: Iterable[Document], root: Path, name: str, overwrite: bool) -> Path:
     """Write documents as corpus.jsonl of a folder of `root`, named by them by default; return it.
 
     Raises:
@@ -413,7 +414,7 @@ def _write_corpus(items: Iterable[Item], root: Path, name: str, overwrite: bool)
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=root) as aside:
         unfinished = Path(aside, CORPUS_FILE)
-        write_documents(as_documents(rows_of(items)), unfinished)
+        write_documents(documents, unfinished)
         digest = sha256_of(unfinished)
         folder = root / (name or f"documents-{digest[:DIGITS]}")
         path = folder / CORPUS_FILE
