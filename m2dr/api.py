@@ -40,6 +40,7 @@ def __getattr__(name: str) -> Any:
     if command is None:
         raise AttributeError(f"module 'm2dr.api' has no attribute {name!r}")
 
+    own = {each.name for each in fields(command.request)}
     places = [
         each.name
         for each in fields(command.request)
@@ -52,9 +53,13 @@ def __getattr__(name: str) -> Any:
         if len(arguments) > len(places):
             raise UserError(f"{name} takes {counted(len(places), 'values')} without a name.")
         options |= dict(zip(places, arguments, strict=False))
-        if options.get("corpus") is not None:  # as `train` takes it
-            parts = (options.pop(part, None) for part in ("columns", "queries", "qrels"))
-            options["corpus"] = _corpus(options["corpus"], *parts, options.get("split") or "train")
+        if "corpus" in own:  # as `train` takes it
+            # Queries without judgements may be something else, such as a log or a number.
+            is_own = "queries" in own and options.get("qrels") is None
+            about = ("columns",) if is_own else ("columns", "queries", "qrels")
+            parts = {name: options.pop(name, None) for name in about}
+            split = options.get("split") or "train"
+            options["corpus"] = _corpus(options.get("corpus"), split=split, **parts)
         return command(request_of(command.request, options))
 
     run.__name__ = run.__qualname__ = name
@@ -190,8 +195,19 @@ def pretrain(
     return Encoder(report.folder)
 
 
-def _corpus(data: object, columns: Columns | None, *parts: Any) -> str | None:
-    return None if data is None else name_of_data(data, columns, *parts)
+def _corpus(
+    data: object,
+    columns: Columns | None,
+    queries: object = None,
+    qrels: object = None,
+    split: str = "train",
+) -> str | None:
+    if data is not None:
+        return name_of_data(data, columns, queries, qrels, split)
+    parts = {"columns": columns, "queries": queries, "qrels": qrels}
+    if given := [name for name, part in parts.items() if part is not None]:
+        raise UserError(f"{' and '.join(given)} were given, and no corpus that they are of.")
+    return None
 
 
 @takes(EvaluateRequest, "corpora", "models", "root")

@@ -15,7 +15,6 @@ import click
 from m2dr.core.errors import UserError
 from m2dr.core.option import Option, option_of
 from m2dr.core.report import Report
-from m2dr.core.requests import PYDOCS
 from m2dr.core.settings import meant_by
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -99,7 +98,9 @@ def _of_data(function: Callable[..., Result], described: Described) -> Callable[
         if columns or passages:
             from m2dr.tasks.corpus import changed_corpus
 
-            names = values[corpus] if many else [values[corpus] or PYDOCS]
+            names = values[corpus] if many else [values[corpus]] * bool(values[corpus])
+            if not names:  # that of --config, or the default one
+                raise UserError("--columns and --passages change a corpus; name it.")
             copies = [changed_corpus(name, columns, passages) for name in names]
             values[corpus] = tuple(copies) if many else copies[0]
         return function(**values)

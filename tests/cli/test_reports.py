@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commands import run
+from commands import refused, run
 from shell import m2dr as in_shell
 
 import m2dr
+from m2dr.core.commands import Command
 
 DOCUMENTS = [{"id": "a", "text": "open a file"}, {"id": "b", "text": "open a door again"}]
 JUDGED = {"queries": {"q": "open it"}, "qrels": {"q": {"a": 1}}}
@@ -58,6 +60,32 @@ def test_the_function_of_a_command_takes_a_corpus_in_memory(tmp_path: Path) -> N
     assert [row["docid"] for row in group["positive_passages"]] == ["a"]
     assert [row["docid"] for row in group["negative_passages"]] == ["b"]
     assert (report.queries, report.negatives, report.files) == (1, 1, (out,))
+
+
+def test_queries_of_a_command_are_its_own_where_no_judgements_stand_beside_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    corpus = str(tmp_path / "corpus.jsonl")
+    asked: list[Any] = []
+    monkeypatch.setattr(Command, "__call__", lambda _, request: asked.append(request))
+
+    m2dr.mine(corpus=corpus, out="a.jsonl", queries=5)
+    m2dr.index_fit(corpus=corpus, queries="log.txt")
+    m2dr.index_import("v.npy", corpus=corpus, queries="log.txt", query_vectors="q.npy")
+
+    assert [each.queries for each in asked] == [5, Path("log.txt"), Path("log.txt")]
+    assert {each.corpus for each in asked} == {corpus}
+
+
+@pytest.mark.parametrize("name", ["train", "fit", "mine"])
+def test_what_is_about_a_corpus_is_not_dropped_without_one(name: str, place: Path) -> None:
+    parts = [{"columns": {"text": "Body"}}, *([] if name == "fit" else [JUDGED])]
+
+    for given in parts:
+        with pytest.raises(m2dr.UserError, match=f"{next(iter(given))}.* given, and no corpus"):
+            getattr(m2dr, name)(out=place / "out.jsonl", **given)
+    if name != "mine":  # whose corpus is pydocs by default
+        assert "name it" in refused(name, "--columns", "text=Body")
 
 
 def test_a_training_is_not_both_resumed_and_begun_again(place: Path) -> None:
