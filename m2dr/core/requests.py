@@ -859,11 +859,10 @@ class FiguresRequest:
     """Draw the papers' figures from folders of results.
 
     RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or results
-    itself (default). Of a folder of m2dr train they show the log: the loss by term, and dev by cut.
+    itself (default).
 
     Examples:
         m2dr figures
-        m2dr figures models/pydocs-full-dim
         m2dr figures results/pydocs --format svg
     """
 

@@ -3,7 +3,6 @@
 Every colour and stroke is in the tables at the top; the page of `m2dr serve` has the same colours.
 """
 
-import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -43,9 +42,6 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 _LAYER: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}  # sizes in points
 _LEGEND_WIDTH = 34  # characters of a name before it wraps
-# A term of a loss, such as layer-04/align, or a cut: its layer, and the rest.
-_PART = re.compile(r"(?:layer-|L)(\d+)/?(.+)")
-_MARKED = 12  # points of a line that are marked, at most
 _ACROSS = 3  # panels side by side; four would be too small in print
 
 # Inks with a contrast of 3:1 to the paper at least, and 4.5:1 for text.
@@ -356,70 +352,6 @@ def draw_tradeoff(
             name.remove()
         else:
             boxes.append(box)
-    return figure
-
-
-def draw_training(lines: Sequence[Mapping[str, Any]], name: str) -> "Figure":
-    """Draw the loss by term and the measure on dev by cut over the steps of a training.
-
-    Args:
-        lines: of its log, docs/formats.md; step 0 is the untrained start.
-        name: of the training.
-
-    Raises:
-        UserError: there is no line.
-    """
-    from matplotlib import colormaps
-    from matplotlib.lines import Line2D
-
-    panels = []
-    score = next((line["measure"] for line in lines if "measure" in line), "score") + " on dev"
-    for whole, key, label in (("loss", "terms", "loss, nats"), ("mean", "dev", score)):
-        series: dict[tuple[int, str], list[tuple[int, float]]] = {}  # by layer and term or dim
-        for line in lines:
-            for part, value in {"": line.get(whole), **line.get(key, {})}.items():
-                found = _PART.fullmatch(part)
-                place = (int(found[1]), found[2]) if found else (-1, part or whole)
-                if value is not None:
-                    series.setdefault(place, []).append((line["step"], value))
-        if series:
-            panels.append((label, whole, series))
-    layers = sorted({layer for *_, series in panels for layer, _ in series}, reverse=True)
-    shades = map(tuple, colormaps[PALETTE](np.linspace(0, _FAR, len(layers))))
-    colours = {**dict(zip(layers, shades, strict=True)), -1: INK}
-    figure, tallest = new_figure(7.6, 2.8), 2.8  # inches of a panel; a legend may need more
-    below = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (label, whole, series) in zip(below, panels, strict=True):
-        kinds = sorted({kind for _, kind in series} - {whole}, key=lambda word: (len(word), word))
-        bare = {"marker": ""} if max(map(len, series.values())) > _MARKED else {}
-        strokes: dict[str, dict[str, Any]] = {whole: {"linewidth": 2.5}}
-        strokes |= {kind: stroke(place) | bare for place, kind in enumerate(kinds)}
-        for (layer, kind), points in sorted(series.items(), reverse=True):
-            look = {**strokes[kind], "color": colours[layer]}
-            axes.plot(*zip(*points, strict=True), **look)
-        values = [value for points in series.values() for _, value in points]
-        if whole == "loss" and min(values) > 0 and max(values) > 30 * min(values):
-            axes.set_yscale("log")
-        looks = {kind: look | {"color": INK} for kind, look in strokes.items()}
-        if whole == "mean" and (trained := [point for point in series[-1, whole] if point[0]]):
-            best = max(trained, key=lambda point: (point[1], -point[0]))[0]
-            looks[f"best, step {best}"] = {"color": INK, "linewidth": 0.8, "linestyle": ":"}
-            axes.axvline(best, **looks[f"best, step {best}"])
-        for layer in sorted({layer for layer, _ in series if layer >= 0}, reverse=True):
-            looks[f"layer {layer}"] = {"color": colours[layer], "linewidth": 3}
-        handles = [Line2D([], [], **look) for look in looks.values()]
-        box: dict[str, Any] = {
-            "loc": "upper left",
-            "bbox_to_anchor": (1.01, 1.02),
-            "frameon": False,
-        }
-        axes.legend(handles, list(looks), fontsize=8, handlelength=3.2, labelcolor=INK, **box)
-        tallest = max(tallest, 0.17 * len(looks) + 0.3)
-        axes.set_ylabel(label, **PLAIN)
-        axes.set_xlabel("step" if axes is below[-1] else "")
-        dress(axes)
-    figure.set_figheight(tallest * len(panels) + 0.3)
-    head(figure, name)
     return figure
 
 

@@ -1,6 +1,5 @@
 """`m2dr figures` on folders as `m2dr evaluate` and `m2dr pick` leave them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -62,29 +61,6 @@ def test_a_table_for_latex(results: Path, tmp_path: Path) -> None:
     cells = [line.removesuffix(r" \\").split(" & ") for line in lines[5:-2]]
     assert cells[0][1] == r"<script>alert('1')</script>\&" + r'"\$x\^{}2\$'
     assert sum(cell.startswith(r"\textbf{.") for row in cells for cell in row) == 6
-
-
-def test_the_log_of_a_training_is_a_figure(tmp_path: Path) -> None:
-    lines = [
-        line
-        for step in range(0, 50, 2)
-        for line in (
-            {"step": step, "loss": 9 / (step + 1), "terms": {"layer-02/align": 2.0, "tokens": 1.0}},
-            {"step": step, "mean": 0.01 * step, "dev": {"L2D8": 0.3, "L4D128": 0.02 * step}}
-            | {"measure": "RR@10"},
-        )
-    ]
-    folder = tmp_path / "models" / "trained"
-    folder.mkdir(parents=True)
-    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-    (path,) = draw_figures(FiguresRequest((folder,), tmp_path / "out", formats=("svg",))).files
-
-    assert path == tmp_path / "out" / "trained-training.svg"
-    drawn = path.read_text()
-    words = ("loss, nats", "align", "RR@10 on dev", "tokens", "layer 2", "D128", "best, step 48")
-    for word in words:
-        assert word in drawn
 
 
 def test_the_gap_to_separate_takes_one_model_per_cut(results: Path, tmp_path: Path) -> None:

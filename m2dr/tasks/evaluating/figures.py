@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import LOG_FILE, read_log, write_text
+from m2dr.core.files import write_text
 from m2dr.core.report import Report
 from m2dr.core.requests import FiguresRequest
 from m2dr.evaluation import figures
@@ -52,18 +52,9 @@ def draw_figures(request: FiguresRequest) -> Report:
         UserError: no grid is there, grids of one place are of different queries or have one name,
             or a measure was not measured.
     """
-    logs = [folder for folder in request.results if (folder / LOG_FILE).is_file()]
-    results = [folder for folder in request.results if folder not in logs]
     kinds = [kind for kind in request.formats if kind != TEX]
-    files = [
-        figures.save(
-            figures.draw_training(read_log(folder), str(folder)),
-            request.out / f"{plain(folder.resolve().name)}-training.{kind}",
-        )
-        for folder in logs
-        for kind in kinds
-    ]
-    places = by_place(read_results(results))
+    files = []
+    places = by_place(read_results(request.results))
     separate = joined_grid(request.separate) if request.separate else None
     if separate and all(separate.place != place for place, _ in places):
         raise UserError(f"{request.separate} is of {separate.place}, as none of the results.")

@@ -242,7 +242,7 @@ def run(
     measure = plan.measure
     last: dict[str, float] = {}  # logged
     dev: dict[Cut, float] = {}  # the last measures
-    say(f"  Log: {plan.log}; m2dr figures {folder} draws it")
+    say(f"  Log: {plan.log}")
     if "tensorboard" in plan.settings.reporters:
         say(f"  TensorBoard: tensorboard --logdir {plan.logs}")
 
