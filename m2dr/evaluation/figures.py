@@ -1,5 +1,7 @@
 """Figures of grids: quality over dims, heat maps, gaps between models, and quality over costs.
 
+Grids of one figure are of the same queries, each with a name of its own.
+
 Every colour and stroke is in the tables at the top; the page of `m2dr serve` has the same colours.
 """
 
@@ -18,7 +20,7 @@ import numpy as np
 from m2dr.core.files import atomic_path
 from m2dr.core.records import Cut
 from m2dr.evaluation.costs import BYTES, LATENCY, Candidate, Costs, frontier, priced
-from m2dr.evaluation.grid import Grid, by_code, format_score, require_comparable
+from m2dr.evaluation.grid import Grid, by_code, format_score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,11 +70,6 @@ def stroke(place: int) -> dict[str, Any]:
 RAW = "own exits"  # in a legend
 
 
-def quality_over_dims(grids: Sequence[Grid], measure: str, path: Path) -> None:
-    """Write `draw_quality_over_dims` to a file, in the format of its suffix."""
-    save(draw_quality_over_dims(grids, measure), path)
-
-
 def draw_quality_over_dims(
     grids: Sequence[Grid], measure: str, raw: Mapping[str, Grid] = MappingProxyType({})
 ) -> "Figure":
@@ -84,13 +81,11 @@ def draw_quality_over_dims(
         raw: by the name of a grid, that of its model by its own exits, in grey behind it.
 
     Raises:
-        UserError: there is no grid, two have one name, they are of different queries, or one does
-            not hold `measure`.
+        UserError: a grid does not hold `measure`.
     """
     from matplotlib import colormaps
 
     grids = by_code(grids)
-    require_comparable(grids)
     # Deepest first, which has the most contrast to the paper.
     layers = sorted({layer for grid in grids for layer in grid.layers}, reverse=True)
     colours = map(tuple, colormaps[PALETTE](np.linspace(0, _FAR, len(layers))))
@@ -156,17 +151,14 @@ def draw_quality(grids: Sequence[Grid], measure: str) -> "Figure":
     """Draw `measure` over the dims, one panel per layer, one line per model.
 
     Raises:
-        UserError: there is no grid, two have one name, they are of different queries, or one does
-            not hold `measure`.
+        UserError: a grid does not hold `measure`.
     """
-    require_comparable(grids)
     series = {grid.model: grid.values(measure) for grid in by_code(grids)}
     return _draw_layers(series, measure, grids[0].heading(measure))
 
 
 def draw_gap_to_whole(grids: Sequence[Grid], measure: str) -> "Figure":
     """Draw the difference of each cut to the largest cut of the same model."""
-    require_comparable(grids)
     series = {}
     for grid in grids:
         full = grid.cells[grid.full][measure]
@@ -182,7 +174,6 @@ def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure
     Raises:
         UserError: the grids are of different queries, or have no cut in common.
     """
-    require_comparable(grids)
     reference = by_code([reference])[0]
     series = {grid.model: grid.difference(reference, measure) for grid in by_code(grids)}
     title = f"Gap to {reference.model}: {grids[0].heading(measure)}"
@@ -310,7 +301,6 @@ def draw_tradeoff(
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    require_comparable(grids)
     points: list[Candidate] = []
     strokes: dict[str, dict[str, Any]] = {}
     figure = new_figure(6.4, 4.2)

@@ -242,34 +242,27 @@ def table_of(grids: Sequence[Grid], measure: str) -> tuple[str, list[list[str]]]
     Raises:
         UserError: as `text_tables` does.
     """
-    if len(grids) != 1:
-        return _table_of_several(grids, measure)
-    [grid] = grids
-    values = grid.values(measure)
-    top = max(values.values())
-    rows = [["layer", *map(str, grid.dims)]]
-    for layer in grid.layers:
-        rows.append([str(layer), *(_cell(values.get(Cut(layer, dim)), top) for dim in grid.dims)])
-    return f"{grid.model}: {grid.heading(measure)}, * best", rows
-
-
-def _table_of_several(grids: Sequence[Grid], measure: str) -> tuple[str, list[list[str]]]:
     require_comparable(grids)
-    grids = told_apart(grids)
+    grids, several = told_apart(grids), len(grids) > 1
     values = [grid.values(measure) for grid in grids]
     dims = sorted({dim for grid in grids for dim in grid.dims})
-    rows = [["layer", "model", *map(str, dims)]]
+    rows = [["layer", *["model"] * several, *map(str, dims)]]
     for layer in sorted({layer for grid in grids for layer in grid.layers}):
         cuts = [Cut(layer, dim) for dim in dims]
         known = [[of[cut] for of in values if cut in of] for cut in cuts]
         tops = [max(column) if len(column) > 1 else None for column in known]
+        if not several:
+            tops = [max(values[0].values())] * len(dims)
         label = str(layer)
         for grid, of in zip(grids, values, strict=True):
             if layer in grid.layers:
                 cells = [_cell(of.get(cut), top) for cut, top in zip(cuts, tops, strict=True)]
-                rows.append([label, grid.model, *cells])
+                rows.append([label, *[grid.model] * several, *cells])
                 label = ""
-    return f"{grids[0].heading(measure)}, * best of its cut", rows
+    heading = grids[0].heading(measure)
+    return (
+        f"{heading}, * best of its cut" if several else f"{grids[0].model}: {heading}, * best"
+    ), rows
 
 
 def html_table(title: str, rows: Sequence[Sequence[str]]) -> str:
@@ -480,6 +473,10 @@ class QueryScores:
         cuts = tuple(sorted(rows))
         return replace(parts[-1], cuts=cuts, values=np.stack([rows[cut] for cut in cuts]))
 
+    def only(self, cuts: tuple[Cut, ...]) -> "QueryScores":
+        """Return the values of some of the cuts."""
+        return replace(self, cuts=cuts, values=np.stack([self.at(cut) for cut in cuts]))
+
     def at(self, cut: Cut) -> Float64:
         """Return the values of one cut, [Q].
 
@@ -580,11 +577,10 @@ class LayerScores:
 
     def only(self, dims: Collection[int], measures: Sequence[str]) -> "LayerScores":
         """Return the scores at some of the dims, by some of the measures."""
-        cuts = [cut for cut in self.tied if cut.dim in dims]
-        values = {cut: {name: self.scores[name].at(cut) for name in measures} for cut in cuts}
-        ids = next(iter(self.scores.values())).query_ids
+        cuts = tuple(cut for cut in sorted(self.tied) if cut.dim in dims)
+        scores = {name: self.scores[name].only(cuts) for name in measures}
         tied, empty = ({cut: of[cut] for cut in cuts} for of in (self.tied, self.empty))
-        return LayerScores.of(ids, values, tied, empty, self.facts)
+        return LayerScores(scores, tied, empty, self.facts)
 
 
 @dataclass(frozen=True)

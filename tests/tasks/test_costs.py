@@ -17,7 +17,7 @@ from m2dr.model.checkpoint import load, open_model
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable
-from m2dr.tasks.evaluating.costs import Queries, measure_costs, query_times
+from m2dr.tasks.evaluating.costs import measure_costs, query_times
 from m2dr.tasks.query import open_queries, plan_of_model, shape_of
 
 
@@ -134,10 +134,10 @@ def test_a_query_costs_its_encoding_and_its_search(
     )
     index = SimpleNamespace(ranked=lambda *_, **__: None)
     plans = {layer: plan_of_model(open_model(tiny_backbone), layer) for layer in (1, 2)}
-    encoders = Queries({n: open_queries(plan, device="cpu") for n, plan in plans.items()})
+    encoders = {n: open_queries(plan, device="cpu") for n, plan in plans.items()}
 
     times = query_times(
-        encoders, [1, 2], {(8, "f32"): index, (16, "f32"): index}, ["read", "write"], rounds=3
+        encoders, {(8, "f32"): index, (16, "f32"): index}, ["read", "write"], rounds=3
     )
 
     assert {cut: row.tolist() for cut, row in times.items()} == {

@@ -7,8 +7,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -33,33 +32,6 @@ Item = TypeVar("Item")
 
 TOP_K = 10  # documents that a timed search returns
 WARM_UP = 3  # queries that do not count
-
-
-@dataclass(frozen=True)
-class Queries:
-    """The encoders of queries of a grid, by layer."""
-
-    by_layer: Mapping[int, QueryEncoder]
-
-    def encode(self, layer: int, text: str) -> Float32:
-        """Return the vector of a query [1, W]."""
-        encoder = self.by_layer[layer]
-        plan, texts = encoder.plan, [text]
-        return plan.mixed(encoder.encode(texts), texts, plan.mix)
-
-    def multiply_adds(self, layer: int, texts: Sequence[str]) -> int:
-        """Return the multiply-adds that encode a query at a layer: their mean over texts."""
-        encoder = self.by_layer[layer]
-        mixed = encoder.plan.words.width if encoder.plan.mix else 0
-        work = [encoder.multiply_adds(n) + n * mixed for n in encoder.lengths(texts)]
-        return round(float(np.mean(work)))
-
-    def parameters(self, layer: int) -> int:
-        """Return the number of parameters in memory to encode queries at a layer."""
-        encoder = self.by_layer[layer]
-        words = encoder.plan.words if encoder.plan.mix else None
-        mixed = int(words.table.size + words.weights.size) if words else 0
-        return encoder.parameters + mixed
 
 
 def timed_plans(plans: Mapping[int, QueryPlan]) -> dict[int, QueryPlan]:
@@ -105,14 +77,14 @@ def measure_costs(
         raise UserError(f"{corpus} has no query in {request.split} to time.")
     stores = encode_documents(request, corpus, grid_of)
     opened, how = QueryEncoders(), ("torch", request.device, of_queries(request.dtype))
-    encoders = Queries({n: opened.of(plans[n], *how) for n in reversed(layers)})
+    encoders = {n: opened.of(plans[n], *how) for n in reversed(layers)}
     sources = {plan.document_layer for plan in plans.values()} & {*range(1, card.query_layer + 1)}
     of_documents = {n: opened.of(plan_of_model(model, n), *how) for n in sources}
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     machine = f"{platform.processor() or platform.machine()}, {counted(cores, 'cores')}"
-    if runs := [each.opened.runtime for each in encoders.by_layer.values() if each.opened]:
+    if runs := [each.opened.runtime for each in encoders.values() if each.opened]:
         runtime = cast(Encoder, runs[0])
         dtype = str(next(runtime.parameters()).dtype).removeprefix("torch.")
         machine += f", encoder on {runtime.device.type} in {dtype}"
@@ -134,12 +106,19 @@ def measure_costs(
     notes = [f"queries of layer {n} are {plan.origin}" for n, plan in plans.items() if plan.origin]
     machine = "; ".join([machine, *request.notes, *notes])
     searched = {key: Ranker(each, None, bm25, request.hybrid) for key, each in indexes.items()}
-    times = query_times(encoders, layers, searched, texts, rounds)
+    times = query_times(encoders, searched, texts, rounds)
     rows = _spread(range(dataset.document_count), documents)
     contents = [dataset.document_at(row).content for row in rows]
     speeds = document_speeds(of_documents, contents, rounds)
-    lengths = encoders.by_layer[max(layers)].lengths(texts)
-    work = {layer: encoders.multiply_adds(layer, texts) for layer in layers}
+    lengths = encoders[max(layers)].lengths(texts)
+    work, parameters = {}, {}
+    for layer, encoder in encoders.items():
+        words = encoder.plan.words if encoder.plan.mix else None
+        mixed = words.width if words else 0
+        each = [encoder.multiply_adds(n) + n * mixed for n in encoder.lengths(texts)]
+        work[layer] = round(float(np.mean(each)))
+        sizes = words.table.size + words.weights.size if words else 0
+        parameters[layer] = encoder.parameters + int(sizes)
     cells = {}
     for cut in times:
         p50, p95 = np.percentile(times[cut], [50, 95])
@@ -149,7 +128,7 @@ def measure_costs(
             documents_per_second=speeds.get(plans[cut.layer].document_layer, 0.0),
             bytes_per_document=indexes[cut.dim, cut.code].faiss.sa_code_size() + bm25_bytes,
             multiply_adds=work[cut.layer] + costs.search_multiply_adds(store.documents, cut.dim),
-            parameters=encoders.parameters(cut.layer),
+            parameters=parameters[cut.layer],
         )
     measured = costs.Costs(
         model=name,
@@ -178,8 +157,7 @@ def _opened(store: Store, dim: int, code: str, folder: Path) -> FaissIndex:
 
 
 def query_times(
-    encoders: Queries,
-    layers: Iterable[int],
+    encoders: Mapping[int, QueryEncoder],
     indexes: Mapping[tuple[int, str], Ranker],
     texts: Sequence[str],
     rounds: int,
@@ -191,23 +169,22 @@ def query_times(
     the processor are as cold as in service. The median of the rounds of a query counts.
 
     Args:
-        encoders: of `layers`.
-        layers: of the queries.
+        encoders: of queries, by layer.
         indexes: by dim and code.
         texts: Q queries, at least one.
         rounds: how often each query is timed.
     """
-    deepest = max(layers)
-    vectors = np.concatenate([encoders.encode(deepest, text) for text in texts])
 
-    def encode(layer: int, query: int) -> None:
-        encoders.encode(layer, texts[query])
+    def encode(layer: int, query: int) -> Float32:
+        plan, text = encoders[layer].plan, texts[query : query + 1]
+        return plan.mixed(encoders[layer].encode(text), text, plan.mix)
 
     def search(key: tuple[int, str], query: int) -> None:
         indexes[key].ranked(["query"], vectors[query : query + 1], TOP_K, texts=[texts[query]])
 
-    ordered, keys = sorted(set(layers)), sorted(indexes)
-    steps: list[tuple[Callable[[Any, int], None], Any]] = [
+    ordered, keys = sorted(encoders), sorted(indexes)
+    vectors = np.concatenate([encode(ordered[-1], query) for query in range(len(texts))])
+    steps: list[tuple[Callable[[Any, int], object], Any]] = [
         *((encode, layer) for layer in ordered),
         *((search, key) for key in keys),
     ]
@@ -224,24 +201,16 @@ def document_speeds(
 
     Layers come in shuffled order, and the median of the rounds of a layer counts.
     """
-    layers = sorted(encoders)
-    times = np.empty((rounds, len(layers)))
-    generator = np.random.default_rng(13)
 
-    def encode(layer: int, texts: Sequence[str]) -> None:
+    def encode(layer: int, _: int, most: int | None = None) -> None:
         opened = encoders[layer].opened
         assert opened is not None, "documents are encoded by layers"
-        opened.vectors(texts, "document", [layer])
+        opened.vectors(documents[:most], "document", [layer])
 
-    for layer in layers:
-        encode(layer, documents[:WARM_UP])
-    with progress("Timing", rounds * len(layers) * len(documents), "documents") as advance:
-        for taken in times:
-            for position in generator.permutation(len(layers)):
-                taken[position] = _seconds(encode, layers[position], documents)
-                advance(len(documents))
-    rates = len(documents) / np.median(times, axis=0)
-    return dict(zip(layers, map(float, rates), strict=True))
+    for layer in encoders:
+        encode(layer, 0, WARM_UP)
+    times = _interleaved([(encode, layer) for layer in encoders], 1, rounds, 0, "passes")
+    return {n: float(1000 * len(documents) / ms) for n, (ms,) in zip(encoders, times, strict=True)}
 
 
 def _spread(items: Sequence[Item], count: int) -> list[Item]:
@@ -251,15 +220,19 @@ def _spread(items: Sequence[Item], count: int) -> list[Item]:
 
 
 def _interleaved(
-    steps: Sequence[tuple[Callable[[Any, int], None], Any]], queries: int, rounds: int
+    steps: Sequence[tuple[Callable[[Any, int], object], Any]],
+    queries: int,
+    rounds: int,
+    warm_up: int = WARM_UP,
+    unit: str = "queries",
 ) -> Float64:
     """Return the median milliseconds of each step for each query, [steps, Q]."""
     for step, of in steps:
-        for query in range(min(WARM_UP, queries)):
+        for query in range(min(warm_up, queries)):
             step(of, query)
     generator = np.random.default_rng(13)
     times = np.empty((rounds, len(steps), queries))
-    with progress("Timing", rounds * queries, "queries") as advance:
+    with progress("Timing", rounds * queries, unit) as advance:
         for taken in times:
             for query in generator.permutation(queries):
                 for position in generator.permutation(len(steps)):
@@ -270,7 +243,7 @@ def _interleaved(
     return typical
 
 
-def _seconds(step: Callable[..., None], *arguments: Any) -> float:
+def _seconds(step: Callable[..., object], *arguments: Any) -> float:
     begun = time.perf_counter()
     step(*arguments)
     return time.perf_counter() - begun

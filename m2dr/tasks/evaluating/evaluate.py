@@ -15,7 +15,7 @@ from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.data import beir
 from m2dr.evaluation.comparison import Comparison
 from m2dr.evaluation.costs import Costs
-from m2dr.evaluation.figures import draw_over_bytes, quality_over_dims, save
+from m2dr.evaluation.figures import draw_over_bytes, draw_quality_over_dims, save
 from m2dr.evaluation.grid import (
     PROVENANCE,
     Grid,
@@ -240,7 +240,7 @@ def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
     drawn = "-".join(grid.model for grid in grids)
     for measure in grids[0].measures:
         figures.append(corpus.folder / f"{short_name(f'{drawn}_{plain(measure)}')}.png")
-        quality_over_dims(told_apart(grids), measure, figures[-1])
+        save(draw_quality_over_dims(told_apart(grids), measure), figures[-1])
         if request.codes != (F32,):
             figures.append(figures[-1].with_name(f"{figures[-1].stem}-bytes.png"))
             sizes = {(c.dim, c.code): bytes_of(c.code, c.dim) for g in grids for c in g.cuts}

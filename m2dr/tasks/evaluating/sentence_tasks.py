@@ -23,7 +23,7 @@ from m2dr.core.report import Report, timed
 from m2dr.core.requests import ClassificationRequest, PairsRequest, StsRequest, TaskRequest
 from m2dr.data import sentences
 from m2dr.data.tables import is_hub
-from m2dr.evaluation.figures import quality_over_dims
+from m2dr.evaluation.figures import draw_quality_over_dims, save
 from m2dr.evaluation.grid import Grid, as_json, average, text_tables, write_grid
 from m2dr.evaluation.sentence_tasks import (
     correlations,
@@ -187,7 +187,7 @@ def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -
         for measure in request.measures:
             file = f"{short_name(f'{drawn}_{measure}')}.png"
             figures.append(_folder(request.out, grids[0].corpus, grids[0].split) / file)
-            quality_over_dims(grids, measure, figures[-1])
+            save(draw_quality_over_dims(grids, measure), figures[-1])
     return TaskReport(by_task, request.measures, request.out, files=tuple(figures))
 
 
