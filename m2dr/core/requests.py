@@ -667,9 +667,6 @@ class EvaluateRequest(_EncodesDocuments, _OfIndexes, QueryOptions):
     runs: Runs = option(
         "whole", "TREC runs to write: of the full model (whole), of all cuts, or none."
     )
-    against: tuple[str, ...] = option(
-        (), "Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run."
-    )
     costs: bool = option(False, "Measure latency, bytes and encoding speed of cuts.")
     overwrite: bool = option(False, "Measure all cuts again.")
     out: Path = _out()

@@ -157,17 +157,6 @@ def draw_quality(grids: Sequence[Grid], measure: str) -> "Figure":
     return _draw_layers(series, measure, grids[0].heading(measure))
 
 
-def draw_gap_to_whole(grids: Sequence[Grid], measure: str) -> "Figure":
-    """Draw the difference of each cut to the largest cut of the same model."""
-    series = {}
-    for grid in grids:
-        full = grid.cells[grid.full][measure]
-        for part in by_code([grid]):
-            series[part.model] = {c: value - full for c, value in part.values(measure).items()}
-    title = f"Gap to the largest cut of the same model: {grids[0].heading(measure)}"
-    return _draw_layers(series, f"{measure} − full model", title, zero=True)
-
-
 def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure":
     """Draw the difference of each cut of `grids` to the same cut of `reference`.
 

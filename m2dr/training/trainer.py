@@ -53,15 +53,10 @@ class Plan:
         """The file of the lines that `lines_of` returns."""
         return self.logs.with_name(LOG_FILE)
 
-    @property
-    def examples(self) -> int:
-        """Number of examples that one process reads."""
-        return self.steps * self.batch * self.settings.accumulate
-
     def arguments(self) -> transformers.TrainingArguments:
         """Return the arguments of transformers.Trainer."""
         settings, evaluate = self.settings, self.evaluate_steps > 0
-        every = self.evaluate_steps if evaluate else settings.save_steps
+        every = min(self.evaluate_steps, self.steps) if evaluate else settings.save_steps
         constant = settings.schedule == "constant"
         arguments = transformers.TrainingArguments(
             output_dir=str(self.checkpoints),

@@ -14,7 +14,6 @@ from m2dr.evaluation import figures
 from m2dr.evaluation.costs import BYTES, LATENCY, Cost, Costs
 from m2dr.evaluation.figures import (
     draw_gap_to,
-    draw_gap_to_whole,
     draw_heat_map,
     draw_quality,
     draw_quality_over_dims,
@@ -89,15 +88,11 @@ def test_each_layer_has_a_panel_and_each_model_a_line() -> None:
     assert legend(figure) == ["one", "two"]
 
 
-def test_gaps_are_differences_to_the_largest_cut_or_to_another_model() -> None:
+def test_gaps_are_differences_to_another_model() -> None:
     one = grid("one")
 
-    to_whole = draw_gap_to_whole([one], "RR@10")
     to_other = draw_gap_to([one], grid("separate", 0.2), "RR@10")
 
-    whole = one.cells[Cut(6, 128)]["RR@10"]
-    expected = [(dim, one.cells[Cut(2, dim)]["RR@10"] - whole) for dim in DIMS]
-    assert line(to_whole, 0, 0) == expected  # the last line is where nothing is gained or lost
     expected = [(dim, pytest.approx((0.1 - 0.2) * 4 * dim / (dim + 30))) for dim in DIMS]
     assert line(to_other, 1, 0) == expected
     assert "Gap to separate" in to_other.get_suptitle()

@@ -45,7 +45,7 @@ def test_every_kind_of_figure_in_every_format(results: Path, tmp_path: Path) -> 
     files = draw_figures(FiguresRequest((results,), tmp_path / "out", formats=("png", "svg"))).files
 
     names = {path.name for path in files}
-    stems = ("layers", "gap-to-whole", "against-latency", "against-bytes", "models", "heat-plain")
+    stems = ("layers", "against-latency", "against-bytes", "models", "heat-plain")
     assert {f"nDCG@10-{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= names
     assert all(imread(path).std() > 0.01 for path in files if path.suffix == ".png")
 

@@ -51,7 +51,7 @@ def batch(values: Sequence[float]) -> Mapping[str, object]:
 
 
 def trainer_of(module: TwoNumbers, plan: Plan, told: list[tuple[int, dict[str, float]]]) -> Trainer:
-    total = plan.examples
+    total = plan.steps * plan.batch * plan.settings.accumulate
     examples = Examples(
         4, lambda epoch, place: float(10 * epoch + place), total, plan.settings.seed
     )

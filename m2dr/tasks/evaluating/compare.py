@@ -3,7 +3,7 @@
 Shapes: Q queries.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,51 +54,25 @@ class _Baseline:
 
 
 def compare_folders(request: CompareRequest) -> CompareReport:
-    """Compare a grid with every baseline asked for, and write a table of each."""
-    against, measures = request.against, request.measures
-    how = request.alpha, request.qrels, request.out
-    comparisons, files = compare_all(request.folder, against, measures, *how)
-    text = "\n".join(["\n\n".join(map(str, comparisons)), *map(str, files)])
-    return CompareReport(tuple(comparisons), text=text, files=tuple(files))
-
-
-def compare_all(
-    folder: Path,
-    against: Iterable[str],
-    measures: Iterable[str],
-    alpha: float = ALPHA,
-    qrels: Path | None = None,
-    out: Path | None = None,
-) -> tuple[list[Comparison], list[Path]]:
-    """Compare a grid with baselines by measures, as `compare` does; write tables into `out`.
-
-    Args:
-        folder: of the grid.
-        against: baselines.
-        measures: the usual one when empty.
-        alpha: the level that cells are marked at.
-        qrels: as `compare` takes them.
-        out: folder of the tables; that of the grid when None.
-
-    Returns:
-        The comparisons, and the files that were written.
+    """Compare a grid with every baseline asked for, and write a table of each.
 
     Raises:
         UserError: as `compare` does, or two baselines have one name.
     """
-    paths = {Path(name).resolve(): name for name in against}
+    paths = {Path(name).resolve(): name for name in request.against}
     comparisons = [
-        compare(folder, name, measure, alpha, qrels)
+        compare(request.folder, name, measure, request.alpha, request.qrels)
         for name in paths.values()
-        for measure in dict.fromkeys(measures) or ("",)
+        for measure in dict.fromkeys(request.measures) or ("",)
     ]
     files: list[Path] = []
     by_name = {plain(f"{c.measure}-against-{c.baseline}"): c for c in comparisons}
     if len(by_name) < len(comparisons):
         raise UserError("Two baselines have one name; compare each alone, with its own --out.")
     for name, comparison in by_name.items():
-        files += write_comparison(comparison, (out or folder) / short_name(name))
-    return comparisons, files
+        files += write_comparison(comparison, (request.out or request.folder) / short_name(name))
+    text = "\n".join(["\n\n".join(map(str, comparisons)), *map(str, files)])
+    return CompareReport(tuple(comparisons), text=text, files=tuple(files))
 
 
 def compare(

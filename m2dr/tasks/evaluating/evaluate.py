@@ -13,7 +13,6 @@ from m2dr.core.records import F32, Cut, default_dims
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.data import beir
-from m2dr.evaluation.comparison import Comparison
 from m2dr.evaluation.costs import Costs
 from m2dr.evaluation.figures import draw_over_bytes, draw_quality_over_dims, save
 from m2dr.evaluation.grid import (
@@ -32,7 +31,7 @@ from m2dr.evaluation.measures import BEIR13, OTHER_NAMES, default_measures, defa
 from m2dr.index.codes import AGAIN, CODES, bytes_of
 from m2dr.model.devices import choose_device
 from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
-from m2dr.tasks.evaluating.compare import compare_all, plain
+from m2dr.tasks.evaluating.compare import plain
 from m2dr.tasks.evaluating.costs import measure_costs, timed_plans
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid
@@ -73,22 +72,20 @@ class EvaluateReport(Report):
 
     places: tuple[CorpusResult, ...]  # one for each corpus
     means: tuple[Grid, ...]  # over several corpora, of each model
-    comparisons: tuple[Comparison, ...]  # of each model with each baseline
     costs: tuple[Costs, ...]  # of each model on each corpus
     out: Path
 
     def __str__(self) -> str:
         means = (text_tables(tuple(grids)) for _, grids in groupby(self.means, lambda g: g.corpus))
-        tables = "\n\n".join([*map(str, self.places), *means, *map(str, self.comparisons)])
+        tables = "\n\n".join([*map(str, self.places), *means])
         end = f"{self.seconds:,.0f} s; tables and runs in {self.folder}"
         return "\n".join([tables, end, *map(str, self.files)])
 
     def record(self) -> dict[str, Any]:
-        """Return the grids, comparisons and costs with the names that their files have."""
+        """Return the grids and costs with the names that their files have."""
         return {
             "grids": [as_json(grid) for place in self.places for grid in place.grids],
             "means": [as_json(grid) for grid in self.means],
-            "comparisons": [comparison.record() for comparison in self.comparisons],
             "costs": [as_json(costs) for costs in self.costs],
             "folder": self.folder,
             "figures": self.files,
@@ -146,23 +143,14 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     places = [tuple(_place(request, corpus) for corpus in parts) for parts in corpora]
     results = tuple(chain.from_iterable(places))
     means = tuple(_means(request, [name for name, _ in sets], places)) if len(results) > 1 else ()
-    comparisons: list[Comparison] = []
     costs = []
     models = request.models * len(results)
     grids = [(place, grid) for place in results for grid in place.grids]
-    for model, (place, grid) in zip(models, grids, strict=True):
-        folder = place.folder / grid.model
-        # A model is no baseline of its own.
-        others = tuple(b for b in request.against if Path(b).resolve() != folder.resolve())
-        if others:
-            comparisons += compare_all(folder, others, request.measures)[0]
-        if request.costs:
-            single = replace(request, models=(model,), corpora=(place.corpus,), split=place.split)
-            costs.append(measure_costs(single, folder))
+    for model, (place, grid) in zip(models, grids, strict=True) if request.costs else ():
+        single = replace(request, models=(model,), corpora=(place.corpus,), split=place.split)
+        costs.append(measure_costs(single, place.folder / grid.model))
     figures = tuple(chain.from_iterable(place.figures for place in results))
-    return EvaluateReport(
-        results, means, tuple(comparisons), tuple(costs), request.out, files=figures
-    )
+    return EvaluateReport(results, means, tuple(costs), request.out, files=figures)
 
 
 def corpora_of(suite: str) -> tuple[str, ...]:

@@ -90,7 +90,6 @@ def _drawings(results: Sequence[ModelResult], measure: str, reference: Grid | No
     raw = {known[of].model: known[name] for name, of in own.items() if of in known}
     models = [grid for grid in grids if grid not in raw.values()]
     yield f"{name}-layers", partial(figures.draw_quality, grids, measure)
-    yield f"{name}-gap-to-whole", partial(figures.draw_gap_to_whole, grids, measure)
     if reference:
         others = [grid for grid, result in pairs if result.grid.model != reference.model]
         others = [grid for grid in others if set(grid.cuts) & set(reference.cuts)]

@@ -1,14 +1,15 @@
 """`m2dr pretrain`: masked-LM pre-training of a backbone at several cuts (SMAE)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.progress import process_count, say
+from m2dr.core.progress import say
 from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
 from m2dr.core.report import timed
 from m2dr.core.settings import PretrainSettings
@@ -25,9 +26,8 @@ from m2dr.model.tokens import mask_tokens, masking_order
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.training.recipe import stairs_of
 from m2dr.tasks.training.run_folder import open_backbone, opened
-from m2dr.tasks.training.train import TrainReport, plan_of, run
+from m2dr.tasks.training.train import Prepared, TrainReport, plan_of, run
 from m2dr.training.smae import MaskedAutoencoder, MaskedTexts, masked_batch
-from m2dr.training.trainer import Examples, Plan
 
 
 class Text(NamedTuple):
@@ -38,43 +38,27 @@ class Text(NamedTuple):
     place: int
 
 
-@dataclass(frozen=True)
-class _Setup:
-    """All objects that a pre-training needs before its first step."""
+def _batch(
+    settings: PretrainSettings, loaded: TextEncoder[Encoder], chosen: Sequence[Text]
+) -> dict[str, object]:
+    """Return the module's arguments for some texts."""
+    tokenizer = loaded.tokenizer
+    inner = tokenizer.inner
+    rows = tokenizer([text.text for text in chosen], settings.length)
+    special, mask = set(inner.all_special_ids), int(inner.mask_token_id)
+    words = min(len(inner), len(loaded.runtime.word_embeddings))
 
-    settings: PretrainSettings
-    texts: int
-    card: ModelCard
-    loaded: TextEncoder[Encoder]
-    module: MaskedAutoencoder
-    plan: Plan
-    examples: Examples[Text]
+    def hidden(share: float, turn: int) -> MaskedTexts:
+        found = []
+        for row, text in zip(rows, chosen, strict=True):
+            own = [settings.seed, text.epoch, text.place]
+            order = masking_order(row, special, np.random.default_rng([*own, 0]))
+            draw = np.random.default_rng([*own, turn])
+            found.append(mask_tokens(row, share, order, mask, words, draw))
+        return found
 
-    @property
-    def encoder(self) -> Encoder:
-        """What is trained."""
-        return self.loaded.runtime
-
-    def batch(self, chosen: Sequence[Text]) -> dict[str, object]:
-        """Return the module's arguments for some texts."""
-        settings, tokenizer = self.settings, self.loaded.tokenizer
-        inner = tokenizer.inner
-        rows = tokenizer([text.text for text in chosen], settings.length)
-        special = set(inner.all_special_ids)
-        words = min(len(inner), len(self.encoder.word_embeddings))
-
-        def hidden(share: float, turn: int) -> MaskedTexts:
-            found = []
-            for row, text in zip(rows, chosen, strict=True):
-                own = [settings.seed, text.epoch, text.place]
-                order = masking_order(row, special, np.random.default_rng([*own, 0]))
-                draw = np.random.default_rng([*own, turn])
-                mask = int(inner.mask_token_id)
-                found.append(mask_tokens(row, share, order, mask, words, draw))
-            return found
-
-        encoder, decoder = hidden(settings.encoder_mask, 1), hidden(settings.decoder_mask, 2)
-        return masked_batch(rows, encoder, decoder, tokenizer.pad)
+    encoder, decoder = hidden(settings.encoder_mask, 1), hidden(settings.decoder_mask, 2)
+    return masked_batch(rows, encoder, decoder, tokenizer.pad)
 
 
 @timed
@@ -87,23 +71,26 @@ def pretrain(
         UserError: anything a person can fix, before the first step where it can be known.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    setup = prepare(settings, folder)
+    setup, count, card = prepare(settings, folder)
     with opened(folder, settings, resume, overwrite):
         plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
         say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
-        say(f"  {counted(setup.texts, 'texts')}, {plan.batch} per step, into {folder}")
+        say(f"  {counted(count, 'texts')}, {plan.batch} per step, into {folder}")
 
         def save(kept: str) -> ModelCard:
-            card = replace(setup.card, kept=kept)
             setup.encoder.eval()
-            return checkpoint.save(*setup.loaded, card, folder)
+            return checkpoint.save(*setup.loaded, replace(card, kept=kept), folder)
 
         report = run(setup, None, save, folder, resume, "Pre-training")
     return replace(report, then=f"; train it with: m2dr train --backbone {folder}")
 
 
-def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
-    """Load and check all that a pre-training needs; nothing is written."""
+def prepare(settings: PretrainSettings, folder: Path) -> tuple[Prepared, int, ModelCard]:
+    """Load and check all that a pre-training needs; nothing is written.
+
+    Returns:
+        It, the number of texts, and the card of the model to be.
+    """
     backbone = open_backbone(settings, folder)
     device = choose_training_device(settings.device)
     read: Callable[[int], str]
@@ -136,11 +123,11 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     module = MaskedAutoencoder(
         encoder, mlm.FirstTokenDecoder(decoder), head, mlm.word_embeddings(encoder), cuts
     ).to(device)
-    plan = plan_of(settings, settings.batch_size, count, encoder, folder)
-    total = plan.examples * process_count()
-    examples = Examples(
-        count, lambda epoch, place: Text(read(place), epoch, place), total, settings.seed
-    )
+
+    def example(epoch: int, place: int) -> Text:
+        return Text(read(place), epoch, place)
+
+    plan, examples = plan_of(settings, count, example, encoder, folder)
     card = replace(
         encoder.card,
         backbone=settings.backbone,
@@ -149,7 +136,8 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
         exported_from="",
         fingerprint="",
     )
-    return _Setup(settings, count, card, loaded, module, plan, examples)
+    batch = partial(_batch, settings, loaded)
+    return Prepared(loaded, module, plan, examples, batch), count, card
 
 
 def _check(settings: PretrainSettings, backbone: Model) -> None:

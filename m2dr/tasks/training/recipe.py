@@ -45,7 +45,6 @@ class Recipe:
     related: tuple[int, ...]  # prefixes whose token relations are trained
     related_layers: tuple[int, ...]  # of these token relations
     path: tuple[Cut, ...]  # checkpoints of the chain, small to full
-    scored: bool = False  # whether pairs have labels
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -134,8 +133,7 @@ def recipe_of(
         distill_temperature=settings.distill_temperature,
     )
     card = _card(settings, variant, opened, full, choices, setting)
-    scored = kind == "scored pairs"
-    return Recipe(variant, card, full, choices, setting, related, at, path, scored)
+    return Recipe(variant, card, full, choices, setting, related, at, path)
 
 
 def _card(

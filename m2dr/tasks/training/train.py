@@ -13,7 +13,7 @@ from m2dr.core.files import read_log
 from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.report import Report, timed
-from m2dr.core.settings import RunSettings, TrainSettings
+from m2dr.core.settings import PretrainSettings, TrainSettings
 from m2dr.evaluation.grid import Grid, text_tables
 from m2dr.maps.fit import drop_exits, fit_maps
 from m2dr.model import checkpoint
@@ -55,38 +55,36 @@ WORST = 5  # cuts below the untrained start that a warning names
 
 
 def plan_of(
-    settings: RunSettings,
-    batch: int,
+    settings: TrainSettings | PretrainSettings,
     count: int,
+    example: Callable[[int, int], Any],
     encoder: Encoder,
     folder: Path,
-    evaluate_steps: int = 0,
-    all_used: bool = True,
-) -> Plan:
-    """Return the plan of a training.
+    **more: Any,
+) -> tuple[Plan, Examples[Any]]:
+    """Return the plan of a training, and the examples that it reads.
 
     Args:
         settings: of the run.
-        batch: examples per step and process.
         count: examples there are.
+        example: returns that of an epoch at a place.
         encoder: what is trained; its device counts.
         folder: of the model.
-        evaluate_steps: between two evaluations; 0: never.
-        all_used: every step trains every parameter.
+        more: fields of the plan.
     """
-    per_step = batch * settings.accumulate * process_count()
+    per_step = settings.batch_size * settings.accumulate * process_count()
     steps = ceil(settings.epochs * count / per_step) if settings.epochs else settings.steps
-    return Plan(
+    plan = Plan(
         settings,
         folder / CHECKPOINTS,
         folder / run_folder.LOGS,
         steps,
-        batch,
+        settings.batch_size,
         bf16=trains_in_bf16(settings.dtype, encoder.device),
         cpu=encoder.device.type == "cpu",
-        evaluate_steps=min(evaluate_steps, steps),
-        all_used=all_used,
+        **more,
     )
+    return plan, Examples(count, example, steps * per_step, settings.seed)
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,27 +128,27 @@ class TrainReport(Report):
 
 
 @dataclass(frozen=True)
-class Setup:
-    """All objects that a training needs before its first step."""
+class Prepared:
+    """What a training or pre-training needs before its first step."""
 
-    settings: TrainSettings
-    data: TrainingData
-    recipe: Recipe
     loaded: TextEncoder[Encoder]
-    module: TrainingModule
+    module: Any  # returns the loss of a batch
     plan: Plan
     examples: Examples[Any]
-    pass_tokens: int  # what one more pass over the encoder costs
+    batch: Callable[[Any], dict[str, object]]  # the module's arguments for some examples
 
     @property
     def encoder(self) -> Encoder:
         """What is trained."""
         return self.loaded.runtime
 
-    def batch(self, chosen: Any) -> dict[str, object]:  # groups or pairs
-        """Return the module's arguments for some examples."""
-        card, tokens = self.recipe.card, self.pass_tokens
-        return self.data.batch(card, self.loaded.tokenizer, chosen, pass_tokens=tokens).tensors()
+
+@dataclass(frozen=True)
+class Setup(Prepared):
+    """What a training needs before its first step."""
+
+    data: TrainingData
+    recipe: Recipe
 
 
 @timed
@@ -178,7 +176,6 @@ def train(
         UserError: anything a person can fix, before the first step where it can be known.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    backbone = backbone or run_folder.open_backbone(settings, folder)
     setup = prepare(settings, folder, loss, backbone)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
     if (stops_early(callbacks) or plan.early_stopping) and not plan.evaluate_steps:
@@ -200,7 +197,7 @@ def train(
         def save(kept: str) -> ModelCard:
             if settings.lora_rank:
                 merge_lora(encoder)
-            card = replace(_with_exits(setup), kept=kept)
+            card = replace(_with_exits(setup, settings), kept=kept)
             return checkpoint.save(*setup.loaded, card, folder)
 
         return run(setup, data.quality, save, folder, resume, "Training", callbacks)
@@ -216,7 +213,7 @@ def name_of(loss: ScoreLoss) -> str:
 
 
 def run(
-    setup: Any,  # Setup, or that of a pre-training
+    setup: Prepared,
     quality: Quality | None,
     save: Callable[[str], ModelCard],
     folder: Path,
@@ -356,7 +353,7 @@ def prepare(
     backbone: Model | None = None,
 ) -> Setup:
     """Load and check all that a training needs; nothing is written."""
-    backbone = backbone or run_folder.open_backbone(settings)
+    backbone = backbone or run_folder.open_backbone(settings, folder)
     device = choose_training_device(settings.device)
     data = open_training_data(settings)
     recipe = recipe_of(settings, data.kind, backbone)
@@ -391,20 +388,24 @@ def prepare(
         encoder.checkpoint_layers(on=True)
     module = TrainingModule(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
     module.to(device)
-    evaluate = settings.evaluate_steps if data.quality else 0
-    used = _all_used(recipe, encoder)
-    plan = plan_of(settings, settings.batch_size, data.count, encoder, folder, evaluate, used)
-    measure = data.quality.measure if data.quality else ""
-    plan = replace(plan, early_stopping=settings.early_stopping, measure=measure)
-    total = plan.examples * process_count()
-    examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
+    plan, examples = plan_of(
+        settings, data.count, data.example, encoder, folder,
+        evaluate_steps=settings.evaluate_steps if data.quality else 0,
+        all_used=_all_used(recipe, encoder),
+        early_stopping=settings.early_stopping,
+        measure=data.quality.measure if data.quality else "",
+    )  # fmt: skip
     tokens = pass_tokens(encoder)
-    return Setup(settings, data, recipe, loaded, module, plan, examples, tokens)
+
+    def batch(chosen: Any) -> dict[str, object]:  # groups or pairs
+        return data.batch(card, loaded.tokenizer, chosen, pass_tokens=tokens).tensors()
+
+    return Setup(loaded, module, plan, examples, batch, data, recipe)
 
 
-def _with_exits(setup: Setup) -> ModelCard:
+def _with_exits(setup: Setup, settings: TrainSettings) -> ModelCard:
     """Fit the exits that training does not reach, and return the card of the model with them."""
-    encoder, settings = setup.encoder.eval(), setup.settings
+    encoder = setup.encoder.eval()
     card, frozen = setup.recipe.card, setup.recipe.variant.freeze
 
     def fit(rotation: Rotation) -> FitRecord:
