@@ -83,7 +83,8 @@ def make_backbone(
     torch.manual_seed(seed)
     config = configurations()[model_type]
     config = type(config).from_dict({**config.to_dict(), **changes})
-    BACKBONES[model_type].build(config).save_pretrained(folder)
+    made = BACKBONES[model_type].model_class
+    getattr(made, "from_config", made)(config).save_pretrained(folder)
     return unigrams(folder) if model_type.endswith("t5") else word_pieces(folder, masks)
 
 

@@ -26,7 +26,7 @@ class Backbone:
     pooler: bool = False  # has a head on the first token that retrieval does not use
     causal: bool = False  # by default a token attends only to those before it
     reserved: int = 0  # positions of max_position_embeddings that no token can have
-    gated: bool = False  # the feed-forward part has a third matrix, the gate
+    gated: bool = False  # the feed-forward part has a third matrix; T5 says so in config.json
     rotary: bool = False  # no table of positions ends, whatever config.json names
     plain_mask: bool = False  # tokens attend to all but padding, and take a mask [B, 1, 1, T]
     first_token: bool = True  # the tokenizer begins a text with a token for the whole of it
@@ -48,16 +48,6 @@ class Backbone:
         import transformers
 
         return getattr(transformers, self.class_name)
-
-    def build(self, config: "PretrainedConfig") -> "PreTrainedModel":
-        """Return an encoder of a configuration, with random weights."""
-        make = self.model_class if self.class_name != "AutoModel" else self.model_class.from_config
-        model: PreTrainedModel = make(config)
-        return model
-
-    def is_gated(self, config: "PretrainedConfig") -> bool:
-        """Return whether the feed-forward part has a third matrix; T5 says so in config.json."""
-        return bool(getattr(config, "is_gated_act", self.gated))
 
     def layers_of(self, transformer: "PreTrainedModel") -> "nn.ModuleList":
         """Return the transformer layers, in order."""

@@ -270,16 +270,9 @@ def fingerprint(folder: ModelFolder, card: ModelCard) -> str:
     """
     place, inner = folder.path.resolve(), folder.inner.resolve()
     behind = folder.behind(card.similarity)
-    files = [
-        file
-        for name in ("config.json", *TOKENIZERS, *hub.TRANSFORMER_SETTINGS)
-        for file in _files(inner, name)
-    ]
-    for row in behind:
-        files += [
-            *_files(place / row.path, "config.json"),
-            *_files(place / row.path, hub.WEIGHTS),
-        ]
+    wanted = [(inner, name) for name in ("config.json", *TOKENIZERS, *hub.TRANSFORMER_SETTINGS)]
+    wanted += [(place / row.path, name) for row in behind for name in ("config.json", hub.WEIGHTS)]
+    files = [file for where, name in wanted for file in _files(where, name)]
     is_ours = (place / hub.CARD).exists()
     with ThreadPoolExecutor(1) as pool:  # hashing releases Python's lock, and JSON does not
         weights = pool.submit(_hash, *_files(inner, "*.safetensors"))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -87,11 +87,9 @@ class Encoder(nn.Module):
         return len(pooling_modes(self.card.pooling)) * int(self.transformer.config.hidden_size)
 
     @property
-    def word_embeddings(self) -> Tensor:
-        """The word embeddings of the backbone, [V, H]."""
-        words = self.transformer.get_input_embeddings().weight
-        assert isinstance(words, Tensor)  # transformers declares a module of any kind
-        return words
+    def word_embeddings(self) -> nn.Embedding:
+        """The word embeddings of the backbone, with a weight of [V, H]."""
+        return cast(nn.Embedding, self.transformer.get_input_embeddings())
 
     @property
     def device(self) -> torch.device:
@@ -118,7 +116,7 @@ class Encoder(nn.Module):
         Args:
             parts: ids [b, T] each.
         """
-        words = self.transformer.get_input_embeddings()
+        words = self.word_embeddings
         # Of other classes, and where the table is divided among processes, each part looks up.
         if type(words) is not nn.Embedding or type(words.weight) is not nn.Parameter:
             yield

@@ -5,15 +5,15 @@ by `modules.py`.
 """
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, get_args
 
 from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import explain_failure, read_json, read_optional_object
+from m2dr.core.progress import say_once
 from m2dr.core.records import Cut, ModelCard, Pooling, Side, Similarity, pooling_modes
 from m2dr.model import hub
 from m2dr.model.backbones import (
@@ -387,18 +387,10 @@ def _prompt(folder: ModelFolder, side: Side) -> str:
         sides = (side, None) if side == "query" else (side,)
         unread = [name for name, text in prompts.items() if text and side_of(name) in sides]
         if unread:
-            _warn_of_prompts(folder.path, side, tuple(unread))
+            texts = {"query": "queries", "document": "documents"}[side]
+            say_once(
+                f"{folder.path} has prompts named {quoted(', '.join(unread))} and none named {side}"
+                f", so that {texts} get none; name one {side} in {hub.MODEL_SETTINGS}, or train "
+                f"with --{side}-prefix."
+            )
     return text or ""
-
-
-@lru_cache
-def _warn_of_prompts(folder: Path, side: Side, names: tuple[str, ...]) -> None:
-    """Warn once of prompts that are not taken."""
-    plural = {"query": "queries", "document": "documents"}[side]
-    warnings.warn(
-        f"{folder} has prompts named {quoted(', '.join(names))} and none named {side}, so that "
-        f"{plural} get none; name one {side} in {hub.MODEL_SETTINGS}, or train with "
-        f"--{side}-prefix.",
-        UserWarning,
-        stacklevel=2,
-    )

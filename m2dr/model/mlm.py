@@ -115,11 +115,6 @@ def masked_head(model: ModelFolder) -> tuple[MaskedHead, bool]:
     return head, bool(found)
 
 
-def word_embeddings(encoder: Encoder) -> nn.Embedding:
-    """Return the word embeddings of an encoder, with a weight of [V, H]."""
-    return cast(nn.Embedding, encoder.transformer.get_input_embeddings())
-
-
 def remove_word_embeddings(encoder: Encoder) -> None:
     """Remove the word embeddings of an encoder that is given embeddings."""
     encoder.transformer.set_input_embeddings(nn.Identity())

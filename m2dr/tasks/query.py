@@ -649,7 +649,7 @@ def shape_of(encoder: "TorchEncoder") -> "Shape":
         inner=int(getattr(config, row.inner_key)),
         query_width=heads * size,
         key_width=int(getattr(config, "num_key_value_heads", None) or heads) * size,
-        gated=row.is_gated(config),
+        gated=bool(getattr(config, "is_gated_act", row.gated)),
         relative=relative_rows(config),
         exits=exit_work(encoder),
         tables=table_work(encoder),

@@ -158,14 +158,14 @@ def test_a_checkpoint_of_t5_holds_its_word_embeddings_once_and_is_read_back(
 ) -> None:
     trained, _ = load(published("gtr"))
     with torch.no_grad():
-        trained.word_embeddings.mul_(2)
+        trained.word_embeddings.weight.mul_(2)
     save_file(trained.state_dict(), tmp_path / "weights.safetensors")
     fresh, _ = load(published("gtr"))
 
     fresh.load_state_dict(load_file(tmp_path / "weights.safetensors"))
 
-    assert torch.equal(fresh.word_embeddings, trained.word_embeddings)
-    assert fresh.transformer.encoder.embed_tokens.weight is fresh.word_embeddings
+    assert torch.equal(fresh.word_embeddings.weight, trained.word_embeddings.weight)
+    assert fresh.transformer.encoder.embed_tokens.weight is fresh.word_embeddings.weight
 
 
 @pytest.mark.parametrize("fitted", ["gtr", "embeddinggemma"])

@@ -12,7 +12,7 @@ from transformers import AutoModel
 
 from m2dr.core.records import Cut
 from m2dr.model.checkpoint import load
-from m2dr.model.mlm import FirstTokenDecoder, MaskedHead, remove_word_embeddings, word_embeddings
+from m2dr.model.mlm import FirstTokenDecoder, MaskedHead, remove_word_embeddings
 from m2dr.training.smae import MaskedAutoencoder, masked_batch
 
 B, T, H, V = 3, 5, 8, 20
@@ -120,7 +120,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 @torch.no_grad()
 def test_what_is_given_stands_behind_the_embeddings_in_the_first_place(tiny_backbone: Path) -> None:
     decoder, _ = load(tiny_backbone, layer=1)
-    words = word_embeddings(decoder)
+    words = decoder.word_embeddings
     plain = AutoModel.from_pretrained(tiny_backbone).eval()
     remove_word_embeddings(decoder)
     first = torch.randn(2, 32, generator=torch.Generator().manual_seed(13))

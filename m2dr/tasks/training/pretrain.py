@@ -46,7 +46,7 @@ def _batch(
     inner = tokenizer.inner
     rows = tokenizer([text.text for text in chosen], settings.length)
     special, mask = set(inner.all_special_ids), int(inner.mask_token_id)
-    words = min(len(inner), len(loaded.runtime.word_embeddings))
+    words = min(len(inner), len(loaded.runtime.word_embeddings.weight))
 
     def hidden(share: float, turn: int) -> MaskedTexts:
         found = []
@@ -121,7 +121,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> tuple[Prepared, int, Mo
         encoder.card.check(cut)
     cuts = (*(cut for cut in named if cut != whole), whole) if named else (*stairs_of(whole), whole)
     module = MaskedAutoencoder(
-        encoder, mlm.FirstTokenDecoder(decoder), head, mlm.word_embeddings(encoder), cuts
+        encoder, mlm.FirstTokenDecoder(decoder), head, encoder.word_embeddings, cuts
     ).to(device)
 
     def example(epoch: int, place: int) -> Text:
