@@ -206,7 +206,7 @@ def attend(config: "PretrainedConfig", attention: Attention | None) -> "Pretrain
     Raises:
         UserError: a bidirectional backbone cannot be made causal.
     """
-    if backbone_of(config).causal and not _is_gemma_of_both_ways(config):
+    if _may_be_causal(config):
         if attention is not None:
             config.is_causal = attention == "causal"
     elif attention == "causal":
@@ -214,9 +214,9 @@ def attend(config: "PretrainedConfig", attention: Attention | None) -> "Pretrain
     return config
 
 
-def _is_gemma_of_both_ways(config: "PretrainedConfig") -> bool:
-    """Return whether a Gemma attends both ways by its own field, as EmbeddingGemma does."""
-    return bool(getattr(config, "use_bidirectional_attention", False))
+def _may_be_causal(config: "PretrainedConfig") -> bool:
+    """Return whether `is_causal` counts; a Gemma may attend both ways by a field of its own."""
+    return backbone_of(config).causal and not getattr(config, "use_bidirectional_attention", False)
 
 
 def default_pooling(config: "PretrainedConfig") -> Pooling:
@@ -229,8 +229,7 @@ def default_pooling(config: "PretrainedConfig") -> Pooling:
     row = backbone_of(config)
     if not row.causal:
         return "cls" if row.first_token else "mean"
-    causal = getattr(config, "is_causal", True) and not _is_gemma_of_both_ways(config)
-    return "last" if causal else "mean"
+    return "last" if _may_be_causal(config) and getattr(config, "is_causal", True) else "mean"
 
 
 def cut_config(config: "PretrainedConfig", layer: int) -> "PretrainedConfig":

@@ -467,8 +467,8 @@ def load_tokenizer(model: ModelFolder) -> "ModelTokenizer":
     with explain_failure(f"The tokenizer in {folder} cannot be loaded"):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         add_ends(inner, model.tokenizer)
-        tokenizer = ModelTokenizer(inner, model.lowercases)
-        if model.lowercases:
+        tokenizer = ModelTokenizer(inner, bool(model.transformer.get("do_lower_case")))
+        if tokenizer.lowercases:
             lowercase(inner.backend_tokenizer)
         special = {str(token) for token in inner.added_tokens_decoder.values() if token.special}
         words = inner.get_vocab().keys() - special - set(inner.all_special_tokens)

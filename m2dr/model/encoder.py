@@ -177,20 +177,10 @@ class Encoder(nn.Module):
         self._check([*wanted, *token_layers])
         pooled: dict[int, Tensor] = {}
         needed = {layer for layer in wanted if layer or not self._is_fitted(layer)}
+        if needed or token_layers:
+            pooled = self.pooled(input_ids, attention_mask, needed, tokens, token_layers)
         if 0 in wanted and self._is_fitted(0):
             pooled[0] = torch.zeros(len(input_ids), 1, device=input_ids.device)
-        norm = self._final_norm_of(self.transformer)
-
-        def take(layer: int, states: Tensor) -> None:
-            rest = norm
-            if tokens is not None and layer in token_layers:
-                states, rest = norm(states), nn.Identity()
-                tokens(layer, states)
-            if layer in needed:
-                pooled[layer] = pool(states, attention_mask, self.card.pooling, rest)
-
-        if needed or token_layers:
-            self._run(input_ids, attention_mask, take)
         return torch.stack(self.embedded(wanted, pooled, attention_mask))
 
     def states(
@@ -211,14 +201,23 @@ class Encoder(nn.Module):
         return self.join_states(pooled, attention_mask, layers)
 
     def pooled(
-        self, input_ids: Tensor, attention_mask: Tensor | None, layers: Collection[int]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        layers: Collection[int],
+        tokens: Listener | None = None,
+        token_layers: Collection[int] = (),
     ) -> dict[int, Tensor]:
         """Return the pooled states [B, P] of some layers, before any exit; arguments as above."""
         norm, found = self._final_norm_of(self.transformer), {}
 
         def take(layer: int, states: Tensor) -> None:
+            rest = norm
+            if tokens is not None and layer in token_layers:
+                states, rest = norm(states), nn.Identity()
+                tokens(layer, states)
             if layer in layers:
-                found[layer] = pool(states, attention_mask, self.card.pooling, norm)
+                found[layer] = pool(states, attention_mask, self.card.pooling, rest)
 
         self._run(input_ids, attention_mask, take)
         return found
@@ -254,7 +253,7 @@ class Encoder(nn.Module):
             return through(self.behind, through(self.head_of(layer), pooled[layer]))
         if layer == 0:
             return pooled[0].new_zeros(len(pooled[0]), self.card.width)
-        return self.fitted.embed(layer, pooled[layer])
+        return through(self.fitted.heads[str(layer)], pooled[layer])
 
     def _run(self, input_ids: Tensor, attention_mask: Tensor | None, take: Listener) -> None:
         """Run the backbone, and pass the token states of each layer to `take`."""

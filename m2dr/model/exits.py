@@ -68,15 +68,6 @@ class FittedExits(nn.Module):
         """The layers that have a fitted exit, increasing."""
         return (*(() if self.words is None else (0,)), *sorted(map(int, self.heads)))
 
-    def embed(self, layer: int, state: Tensor) -> Tensor:
-        """Return the embeddings [B, W] of texts at a layer from 1, without their words.
-
-        Args:
-            layer: with a fitted exit.
-            state: [B, P], pooled.
-        """
-        return through(self.heads[str(layer)], state)
-
     @torch.no_grad()
     def scale_to(self, layer: int, states: Float32, targets: Float32) -> Float32:
         """Scale a head to fit targets best, and return their residuals.

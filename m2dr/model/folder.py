@@ -235,11 +235,6 @@ class ModelFolder:
         return f"{trained[0].kind} ({trained[0].path})" if trained else None
 
     @property
-    def lowercases(self) -> bool:
-        """Whether sentence-transformers puts texts in lower case first."""
-        return bool(self.transformer.get("do_lower_case"))
-
-    @property
     def normalizes(self) -> bool:
         """Whether sentence-transformers gives vectors of length one."""
         return self.modules[-1].kind == "Normalize"

@@ -45,19 +45,15 @@ class ModelTokenizer:
 
     def require_room(self, length: int, name: str) -> None:
         """Refuse a length that special tokens use up: `tokenizers` then cuts nothing, or all."""
-        if length <= self.around:
-            around = counted(self.around, "special tokens")
+        special = int(self.inner.num_special_tokens_to_add())
+        if length <= special:
+            around = counted(special, "special tokens")
             raise UserError(f"{name} = {length}, and the tokenizer puts {around} around each text.")
 
     @property
     def pad_id(self) -> int:
         """Id of padding, which the mask excludes."""
         return int(self.inner.pad_token_id or 0)
-
-    @property
-    def around(self) -> int:
-        """Number of special tokens around each text."""
-        return int(self.inner.num_special_tokens_to_add())
 
     def pad(self, rows: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
         """Return rows of ids as one array [B, T], and its mask."""
