@@ -30,7 +30,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import export_cut, load, open_model, read_card
-from m2dr.model.folder import MODULE_KEYS, RUN, ModelFolder
+from m2dr.model.folder import MODULE_KEYS, RUN
 from m2dr.model.hub import MODEL_SETTINGS, TRANSFORMER_SETTINGS
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.training.train import train
@@ -115,7 +115,7 @@ def ours(folder: Path, layer: int | None = None, side: str = "document") -> NDAr
 
 
 def ends_normalised(folder: Path) -> bool:
-    return ModelFolder.read(folder).normalizes
+    return open_model(folder).found.normalizes
 
 
 def theirs(folder: Path, layers: int = 4) -> SentenceTransformer:
