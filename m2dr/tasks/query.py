@@ -558,7 +558,7 @@ def _layers_of(
     plan: QueryPlan, runtime: str, device: str, dtype: str
 ) -> "TextEncoder[TorchEncoder | GraphRuntime]":
     """Load the first layers of a model, by its own exits or those of the index."""
-    exits = plan.maps and plan.maps.folder
+    exits = plan.maps.folder if plan.maps else None
     if runtime == "torch":
         return load(plan.model, plan.layer, device, dtype, exits)
     from m2dr.model.graphs import open_graph
@@ -628,7 +628,8 @@ def encode_layers(
             yield plan.layer, open_queries(plan, "torch", device, dtype).encode(texts, ids)
     for maps, shared in passes.items():
         layers, model = sorted(plan.layer for plan in shared), shared[0].model
-        encoder = load(model, layers[-1], device, of_queries(dtype), maps and maps.folder)
+        exits = maps.folder if maps else None
+        encoder = load(model, layers[-1], device, of_queries(dtype), exits)
         with progress("Encoding", len(texts), "queries") as advance:
             vectors = encoder.vectors(texts, "query", layers, advance)
         yield from zip(layers, vectors, strict=True)
