@@ -55,6 +55,8 @@ class Grid:
     unit: str = "queries"  # what `queries` counts; for sentence similarity it is "pairs"
     checks: tuple[str, ...] = ()  # a sentence for each check that failed
     system: str = ""  # exits of the queries and layer of the documents, of retrieval
+    apart: tuple[int, ...] = ()  # layers of another system, whose cuts are not called the best
+    lengths: str = ""  # of queries and documents, of retrieval
 
     def __repr__(self) -> str:
         place = f"{self.model!r} on {self.corpus!r} {self.split}"
@@ -132,9 +134,10 @@ class Grid:
         return common
 
     def best(self, measure: str) -> Cut:
-        """Return the cut with the highest value; of equal ones the smallest."""
+        """Return the cut with the highest value; of equal ones the smallest, and none `apart`."""
         values = self.values(measure)
-        return max(values, key=lambda cut: values[cut])
+        own = [cut for cut in values if cut.layer not in self.apart]
+        return max(own or values, key=lambda cut: values[cut])
 
 
 def by_code(grids: Iterable[Grid]) -> list[Grid]:
@@ -199,6 +202,8 @@ def average(grids: Sequence[Grid], corpus: str = "") -> Grid:
         (*notes, f"the mean over {', '.join(places)}, each counted alike"),
         first.unit,
         system=" or ".join(dict.fromkeys(grid.system for grid in grids)),
+        apart=first.apart,
+        lengths=" or ".join(dict.fromkeys(grid.lengths for grid in grids)),
     )
 
 
@@ -246,13 +251,15 @@ def table_of(grids: Sequence[Grid], measure: str) -> tuple[str, list[list[str]]]
     grids, several = told_apart(grids), len(grids) > 1
     values = [grid.values(measure) for grid in grids]
     dims = sorted({dim for grid in grids for dim in grid.dims})
+    best = grids[0].best(measure)
     rows = [["layer", *["model"] * several, *map(str, dims)]]
     for layer in sorted({layer for grid in grids for layer in grid.layers}):
         cuts = [Cut(layer, dim) for dim in dims]
         known = [[of[cut] for of in values if cut in of] for cut in cuts]
         tops = [max(column) if len(column) > 1 else None for column in known]
         if not several:
-            tops = [max(values[0].values())] * len(dims)
+            counts = layer not in grids[0].apart or layer == best.layer
+            tops = [values[0][best] if counts else None] * len(dims)
         label = str(layer)
         for grid, of in zip(grids, values, strict=True):
             if layer in grid.layers:
@@ -326,6 +333,8 @@ def aligned(
 def _notes(grids: Sequence[Grid]) -> list[str]:
     """Return each note once; one that does not hold for all grids names its models."""
     lines = []
+    if len({grid.lengths for grid in grids}) > 1:
+        grids = [replace(grid, notes=(*grid.notes, grid.lengths)) for grid in grids]
     for note in dict.fromkeys(note for grid in grids for note in grid.notes):
         holders = [grid.model for grid in grids if note in grid.notes]
         of_whom = "" if len(holders) == len(grids) else f" ({', '.join(holders)})"

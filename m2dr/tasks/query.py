@@ -333,16 +333,24 @@ def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:
     return name
 
 
+def apart_of(plans: Mapping[int, QueryPlan]) -> tuple[int, ...]:
+    """Return layer 0 where it alone passes what was fitted to the documents; () elsewhere."""
+    last = max(plan.card.layers for plan in plans.values())
+    by_index = [layer for layer, plan in plans.items() if plan.maps and layer < last]
+    return (0,) if by_index == [0] else ()
+
+
 def system_of(plans: Mapping[int, QueryPlan]) -> str:
     """Return whose exits queries below the last layer pass, and which documents all search."""
-    card = next(iter(plans.values())).card
-    layers = sorted({plan.document_layer for plan in plans.values()})
+    card, apart = next(iter(plans.values())).card, apart_of(plans)
+    layers = sorted({plan.document_layer for n, plan in plans.items() if n not in apart})
     documents = f"documents of layer {layers[0]}" if len(layers) == 1 else "documents of each layer"
-    layers_with_index_exits = [layer for layer, plan in plans.items() if plan.maps]
-    below_last = any(0 < layer < card.layers for layer in layers_with_index_exits)
+    below_last = any(plan.maps and 0 < layer < card.layers for layer, plan in plans.items())
     exits = "exits of the index" if below_last else "own exits"
     bridge = ", bridge of the index" * any(plan.source == "bridge" for plan in plans.values())
-    return f"{exits}{bridge}, {documents}"
+    parts = [f"{exits}{bridge}, {documents}"] * bool(layers)
+    parts += [f"layer 0: words of the index, documents of layer {card.layers}"] * bool(apart)
+    return "; ".join(parts)
 
 
 def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:

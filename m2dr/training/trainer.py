@@ -226,7 +226,8 @@ class Trainer(transformers.Trainer):
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self._plan, self._module = plan, module
         arguments = plan.arguments()
-        callbacks = [_StepCallback(on_step, plan), *callbacks]
+        self._steps = _StepCallback(on_step, plan)
+        callbacks = [self._steps, *callbacks]
         if "tensorboard" in plan.settings.reporters and arguments.process_index == 0:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -255,6 +256,15 @@ class Trainer(transformers.Trainer):
             # Before it is wrapped: FSDP's encoder must not be called ahead of the whole module.
             self.args.eval_on_start, self._start = True, self._measured()
         return super().train(resume_from_checkpoint=resume_from_checkpoint)
+
+    def stop(self) -> None:
+        """Stop after the step that runs, and write its checkpoint."""
+        self._steps.is_stopped = True
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._steps.is_stopped
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], *_: object, **__: object
@@ -355,6 +365,7 @@ class _StepCallback(transformers.TrainerCallback):
         self._on_step, self._plan = on_step, plan
         self._last: Mapping[str, float] = {}
         self._stalled = False  # resumed behind the evaluation that ended it
+        self.is_stopped = False
 
     def on_train_begin(self, _: Any, state: Any, __: Any, **___: Any) -> None:  # type: ignore[override]  # likewise
         self._stalled = self._stalls(state)
@@ -382,6 +393,8 @@ class _StepCallback(transformers.TrainerCallback):
             return
         # transformers saves only where it evaluates when the best checkpoint is to be kept.
         control.should_save |= state.global_step % self._plan.settings.save_steps == 0
+        control.should_save |= self.is_stopped
+        control.should_training_stop |= self.is_stopped
         # What is resumed from a checkpoint has no loss from before it, so it is logged there.
         control.should_log |= control.should_save or control.should_evaluate
         control.should_log |= state.global_step >= state.max_steps  # whatever log_steps is

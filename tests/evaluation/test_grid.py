@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +252,25 @@ def test_parts_join_with_the_smallest_cut_first() -> None:
 
     assert joined.cuts == (Cut(1, 8), Cut(1, 16), Cut(3, 8), Cut(3, 16))
     assert joined.values[:, 0].tolist() == [0.08, 0.16, 0.08, 0.16]
+
+
+def test_words_of_the_index_are_not_the_best_of_a_model_with_its_own_exits() -> None:
+    cells = {Cut(0, 8): {"RR@10": 0.75}, Cut(2, 8): {"RR@10": 0.5}}
+    mine = Grid("mine", "pydocs", "test", 9, cells, apart=(0,))
+
+    assert mine.best("RR@10") == Cut(2, 8)
+    assert ".5000*" in text_tables([mine])
+    assert ".7500*" in text_tables([replace(mine, apart=())])
+    alone = replace(mine, cells={Cut(0, 8): cells[Cut(0, 8)]})
+    assert ".7500*" in text_tables([alone])
+
+
+def test_other_lengths_of_texts_are_said() -> None:
+    cells = {Cut(2, 8): {"RR@10": 0.5}}
+    mine, theirs = (
+        Grid(name, "pydocs", "test", 9, cells, lengths=f"queries of {n} tokens")
+        for name, n in (("mine", 32), ("theirs", 64))
+    )
+
+    assert "Note (theirs): queries of 64 tokens" in text_tables([mine, theirs])
+    assert "tokens" not in text_tables([mine, replace(mine, model="again")])

@@ -154,7 +154,8 @@ def test_other_exits_or_documents_are_named_where_systems_stand_side_by_side(
     mine: Path, theirs: Path
 ) -> None:
     write_grid(replace(read_grid(mine), system="exits of the index, documents of layer 2"), mine)
-    write_grid(replace(read_grid(theirs), system="own exits, documents of each layer"), theirs)
+    own = {"system": "own exits, documents of each layer", "lengths": "queries of 64 tokens"}
+    write_grid(replace(read_grid(theirs), **own), theirs)
 
     found = compare(mine, str(theirs))
 
@@ -164,3 +165,4 @@ def test_other_exits_or_documents_are_named_where_systems_stand_side_by_side(
     both = text_tables([read_grid(mine), read_grid(theirs)], ["RR@10"])
     assert "mine (exits of the index, documents of layer 2)" in both
     assert "these are different systems" in found.notes[0]
+    assert "theirs: queries of 64 tokens" in found.notes[1]

@@ -50,7 +50,7 @@ class _Baseline:
     against: str  # as Comparison has it
     rows: dict[Cut, Float64]  # cut of the model -> [Q]
     notes: tuple[str, ...] = ()
-    system: str = ""  # as Grid has it
+    grid: Grid | None = None  # of a run there is none
 
 
 def compare_folders(request: CompareRequest) -> CompareReport:
@@ -102,8 +102,11 @@ def compare(
     mine = np.stack([scores.at(cut) for cut in cuts])
     theirs = np.stack([baseline.rows[cut] for cut in cuts])
     model, against, notes = grid.model, baseline.against, baseline.notes
-    if baseline.system and baseline.system != grid.system:
-        model, against = f"{model} ({grid.system})", f"{against} ({baseline.system})"
+    other = baseline.grid or grid
+    if other.lengths != grid.lengths:
+        notes = (f"{model}: {grid.lengths}; {other.model}: {other.lengths}", *notes)
+    if other.system and other.system != grid.system:
+        model, against = f"{model} ({grid.system})", f"{against} ({other.system})"
         raw = "m2dr evaluate retrieval --exits model measures a model by its own exits"
         notes = (f"these are different systems; {raw}", *notes)
     return Comparison(
@@ -166,12 +169,12 @@ def _grid_baseline(folder: Path, cut: Cut | None, scores: QueryScores) -> _Basel
     order = [rows_of[query] for query in scores.query_ids]
     if cut is not None:
         row, name = theirs.at(cut)[order], f"{grid.model} at {cut}"
-        return _Baseline(name, name, dict.fromkeys(scores.cuts, row), system=grid.system)
+        return _Baseline(name, name, dict.fromkeys(scores.cuts, row), grid=grid)
     rows = {c: theirs.at(c)[order] for c in scores.cuts if c in theirs.cuts}
     missing = [str(c) for c in scores.cuts if c not in rows]
     note = f"{grid.model} was not measured at {', '.join(missing)}, which are not compared"
     notes = (note,) if missing else ()
-    return _Baseline(grid.model, f"the same cut of {grid.model}", rows, notes, grid.system)
+    return _Baseline(grid.model, f"the same cut of {grid.model}", rows, notes, grid)
 
 
 def _run_baseline(path: Path, grid: Grid, scores: QueryScores, qrels: Path | None) -> _Baseline:

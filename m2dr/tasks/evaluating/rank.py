@@ -43,7 +43,7 @@ from m2dr.index.store import Store
 from m2dr.index.vectors import answerable
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.query import QueryPlan, encode_layers, notes_of, system_of
+from m2dr.tasks.query import QueryPlan, apart_of, encode_layers, notes_of, system_of
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 RESCORED = 100  # documents of a ranking that are: ten times those of a search for 10
@@ -427,6 +427,11 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
         notes,
         checks=checks,
         system=system_of(ranker.plans),
+        apart=apart_of(ranker.plans),
+        lengths=(
+            f"queries of {ranker.card.query_length} and documents of "
+            f"{ranker.card.document_length} tokens at most"
+        ),
     )
     write_grid(grid, folder)
     return replace(grid, cells={cut: cells[cut] for cut in requested})

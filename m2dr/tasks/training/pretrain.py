@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
+from m2dr.core.files import json_sha256
 from m2dr.core.progress import say
 from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
 from m2dr.core.report import timed
@@ -27,6 +28,7 @@ from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.training.recipe import stairs_of
 from m2dr.tasks.training.run_folder import open_backbone, opened
 from m2dr.tasks.training.train import Prepared, TrainReport, plan_of, run
+from m2dr.tasks.training.training_data import digest_of
 from m2dr.training.smae import MaskedAutoencoder, MaskedTexts, masked_batch
 
 
@@ -72,7 +74,7 @@ def pretrain(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     setup, count, card = prepare(settings, folder)
-    with opened(folder, settings, resume, overwrite):
+    with opened(folder, settings, resume, overwrite, setup.beside):
         plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
         say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
         say(f"  {counted(count, 'texts')}, {plan.batch} per step, into {folder}")
@@ -96,10 +98,11 @@ def prepare(settings: PretrainSettings, folder: Path) -> tuple[Prepared, int, Mo
     read: Callable[[int], str]
     if recognises_sentences(settings.corpus):
         texts = distinct(open_sentences(settings.corpus).pairs)[0]
-        count, read = len(texts), texts.__getitem__
+        count, read, digest = len(texts), texts.__getitem__, json_sha256(texts)
     else:
         dataset = open_corpus(settings.corpus)
         count, read = dataset.document_count, lambda place: dataset.document_at(place).content
+        digest = digest_of(dataset, settings.corpus)
     if settings.batch_size > count:
         raise UserError(f"batch_size = {settings.batch_size} was asked for, of {count} texts.")
     _check(settings, backbone)
@@ -137,7 +140,8 @@ def prepare(settings: PretrainSettings, folder: Path) -> tuple[Prepared, int, Mo
         fingerprint="",
     )
     batch = partial(_batch, settings, loaded)
-    return Prepared(loaded, module, plan, examples, batch), count, card
+    digests = {"data_digest": digest, "backbone_digest": backbone.card.fingerprint}
+    return Prepared(loaded, module, plan, examples, batch, digests), count, card
 
 
 def _check(settings: PretrainSettings, backbone: Model) -> None:

@@ -4,11 +4,12 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from m2dr.core.errors import UserError
@@ -23,6 +24,8 @@ from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
 TRAINING_SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
 LOGS = "tensorboard"
 LOSS = "custom_loss"  # in `RECORD`: the name of a loss that is a function
+# In `RECORD`, digests of what settings name alone, and what has changed where they differ.
+DIGESTS = {"data_digest": "training data", "backbone_digest": "backbone"}
 
 
 def folder_of(corpus: str, what: str, out: Path | None) -> Path:
@@ -91,14 +94,16 @@ def read_run(
         return settings, folder
     _require_begun(folder)
     saved = read_object(folder / RECORD, {PROCESSES: int})
-    begun = saved.pop(PROCESSES)
-    saved.pop(LOSS, None)
+    begun = saved[PROCESSES]
+    saved = {each.name: saved[each.name] for each in fields(kind)}
     if begun != process_count():  # a batch would be another one, and its negatives others
         now = process_count()
         raise UserError(f"{folder} was begun by {begun} processes and cannot go on with {now}.")
     given = {*read_table(path), *(word.partition("=")[0].strip() for word in words)}
     given |= {key for key, value in options.items() if value is not None}
     asked = _plain(settings)
+    if asked["dtype"] == "auto":  # the one that it was begun in
+        given.discard("dtype")
     changed = [key for key, value in asked.items() if key in given and value != saved[key]]
     if changed:
         raise UserError(f"{', '.join(changed)} differ from the training begun in {folder}.")
@@ -106,15 +111,21 @@ def read_run(
 
 
 @contextmanager
-def stops_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C within the block.
+def stops_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on SIGTERM within the block; a second one, or that of several ranks, is Ctrl-C.
 
     A batch system sends it before it kills, and torchrun to the ranks that are left when one ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python handles signals in the main thread alone
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def first(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        stop()
+
+    handler: Any = first if process_count() == 1 else signal.default_int_handler
+    before = signal.signal(signal.SIGTERM, handler)
     try:
         yield
     except BaseException:
@@ -132,16 +143,16 @@ def held(folder: Path) -> Any:  # a context
 
 @contextmanager
 def opened(
-    folder: Path, settings: object, resume: bool, overwrite: bool, loss: str = ""
+    folder: Path, settings: object, resume: bool, overwrite: bool, beside: Mapping[str, str]
 ) -> Iterator[None]:
-    """Lock a folder, and begin or resume a training in it; `loss` as of `begin`.
+    """Lock a folder, and begin or resume a training in it; `beside` as of `begin`.
 
     Raises:
         UserError: another process trains into it, or it holds something else.
     """
     with held(folder):
         if is_main_process():
-            begin(folder, settings, resume, overwrite, loss=loss)
+            begin(folder, settings, resume, overwrite, beside=beside)
             (folder / CHECKPOINTS).mkdir(exist_ok=True)
         yield
 
@@ -152,27 +163,29 @@ def begin(
     resume: bool,
     overwrite: bool,
     several: bool = False,
-    loss: str = "",
+    beside: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Begin a training in its locked folder, or check that it can be resumed.
 
     A training that died before its first checkpoint has left nothing to keep: it is begun again.
-    One of `several` models has a folder of its own for each. The name of a loss that is a function
-    is recorded; without one it is that of the settings.
+    One of `several` models has a folder of its own for each. What a training is of `beside` its
+    settings is recorded: DIGESTS, its dtype, and the name of a LOSS that is a function.
 
     Raises:
         UserError: the folder holds something and is not to be overwritten, or was begun with
-            another loss than what resumes it.
+            something else than what resumes it.
     """
     if resume:
         _require_begun(folder)  # another process may have finished it since the settings were read
-        begun = read_object(folder / RECORD, {LOSS: str}).get(LOSS, "")
-        if begun != loss:
-            usual = "the loss of its settings"
-            raise UserError(
-                f"{folder} was begun with {begun or usual}, and cannot go on with {loss or usual}; "
-                "m2dr.train(loss=...) takes a function."
-            )
+        record = read_object(folder / RECORD, {})
+        for name, what in DIGESTS.items():
+            if name in beside and record.get(name) != beside[name]:
+                raise UserError(f"The {what} of {folder} changed since it was begun; begin again.")
+        for name in (LOSS, "dtype") if beside else ():
+            was, now = (each.get(name) or "the loss of its settings" for each in (record, beside))
+            if was != now:
+                end = "; m2dr.train(loss=...) takes a function." if name == LOSS else "."
+                raise UserError(f"{folder} was begun with {was}, and cannot go on with {now}{end}")
         return
     inside = [
         path
@@ -196,8 +209,7 @@ def begin(
     for name in (CARD, TRAINING_SETTINGS):
         (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    own = {LOSS: loss} if loss else {}
-    write_json(folder / RECORD, {PROCESSES: process_count(), **own, **_plain(settings)})
+    write_json(folder / RECORD, {PROCESSES: process_count(), **_plain(settings), **beside})
 
 
 def clear(folder: Path) -> None:

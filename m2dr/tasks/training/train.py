@@ -136,11 +136,17 @@ class Prepared:
     plan: Plan
     examples: Examples[Any]
     batch: Callable[[Any], dict[str, object]]  # the module's arguments for some examples
+    digests: Mapping[str, str]  # as `run_folder.begin` compares them
 
     @property
     def encoder(self) -> Encoder:
         """What is trained."""
         return self.loaded.runtime
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """What is recorded beside the settings, as `run_folder.begin` takes it."""
+        return {**self.digests, "dtype": "bf16" if self.plan.bf16 else "fp32"}
 
 
 @dataclass(frozen=True)
@@ -181,8 +187,8 @@ def train(
     if (stops_early(callbacks) or plan.early_stopping) and not plan.evaluate_steps:
         why = f"{data.name} has none" if settings.evaluate_steps else "evaluate_steps is 0"
         raise UserError(f"Early stopping needs a score on dev; {why} (dev = {settings.dev!r}).")
-    name = name_of(loss) if loss else ""
-    with run_folder.opened(folder, settings, resume, overwrite, name):
+    beside = setup.beside | ({run_folder.LOSS: name_of(loss)} if loss else {})
+    with run_folder.opened(folder, settings, resume, overwrite, beside):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
         steps = counted(plan.steps, "steps")
         say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
@@ -267,22 +273,25 @@ def run(
         trainer = Trainer(
             setup.module, plan, setup.examples, setup.batch, scored, on_step, callbacks
         )
-        checkpoints, processes = folder / CHECKPOINTS, process_count()
-        found = last_complete_checkpoint(checkpoints, processes) if resume else None
+        where = folder / CHECKPOINTS, process_count()
+        found = last_complete_checkpoint(*where) if resume else None
         if resume:
             step = step_of(found) if found else 0
             advance(step)
             say(f"Resuming after step {step}")
         try:
-            with run_folder.stops_on_sigterm():
+            with run_folder.stops_on_sigterm(trainer.stop):
                 trainer.train(resume_from_checkpoint=str(found) if found else None)
+                if trainer.is_stopped and trainer.state.global_step < plan.steps:
+                    raise KeyboardInterrupt
                 trainer.assemble()
         except KeyboardInterrupt:
-            step = trainer.state.global_step
-            raise Interrupted(f"Training stopped at step {step}; --resume goes on.") from None
+            step, written = trainer.state.global_step, last_complete_checkpoint(*where)
+            after = f"--resume goes on after step {step_of(written) if written else 0}"
+            raise Interrupted(f"Training stopped at step {step}; {after}.") from None
         except RuntimeError as error:
             words = ("closed by peer", "reset by peer", "gloo", "nccl", "timed out")
-            if processes == 1 or not any(word in str(error).lower() for word in words):
+            if process_count() == 1 or not any(word in str(error).lower() for word in words):
                 raise
             step = trainer.state.global_step
             raise Interrupted(f"A process was lost at step {step}; --resume goes on.") from error
@@ -400,7 +409,8 @@ def prepare(
     def batch(chosen: Any) -> dict[str, object]:  # groups or pairs
         return data.batch(card, loaded.tokenizer, chosen, pass_tokens=tokens).tensors()
 
-    return Setup(loaded, module, plan, examples, batch, data, recipe)
+    digests = {"data_digest": data.digest, "backbone_digest": backbone.card.fingerprint}
+    return Setup(loaded, module, plan, examples, batch, digests, data, recipe)
 
 
 def _with_exits(setup: Setup, settings: TrainSettings) -> ModelCard:

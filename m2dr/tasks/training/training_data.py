@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
+from m2dr.core.files import json_sha256, sha256_of
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Group, ModelCard, Query, SentencePair
 from m2dr.core.settings import TrainSettings
+from m2dr.data import irds
 from m2dr.data.dataset import Dataset
 from m2dr.data.sentences import Sentences, open_sentences, recognises_sentences
 from m2dr.data.tables import is_hub
@@ -49,6 +51,7 @@ class Quality:
     count: int
     unit: str  # what is counted, in the plural
     of: Callable[[TextEncoder[Encoder]], dict[Cut, float]]  # of each trained cut
+    digest: str  # of what it reads
 
 
 def make_batch(
@@ -158,6 +161,7 @@ class TrainingData:
     batch: Callable[..., TokenBatch]  # of a card, a tokenizer, examples and pass_tokens
     quality: Quality | None  # on the dev split
     negatives: str  # where they come from, in words
+    digest: str  # of all that examples and dev are made of
 
 
 def open_training_data(settings: TrainSettings) -> TrainingData:
@@ -182,6 +186,7 @@ def kind_of(settings: TrainSettings) -> Kind:
 def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
     split = settings.split
     groups: Groups
+    path = settings.teacher_scores if settings.distill != "none" else ""
     if settings.distill == "none":
         source = settings.negative_source
         if source == "auto":
@@ -196,7 +201,6 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             origin += f"; {groups.short} of {queries} have fewer, filled up at random"
     else:
         origin = "scored by the teacher"
-        path = settings.teacher_scores
         groups = scored = ScoredGroups(
             dataset,
             split,
@@ -218,9 +222,23 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
 
     batch = partial(make_batch, barred=groups.barred, tokens_at_once=settings.gradient_cache)
     quality, count = _ranking_quality(dataset, settings), len(groups)
+    given = dataset.negatives(split) if settings.negatives else {}
+    scores = path and sha256_of(Path(path))
+    if settings.distill != "none" and not path:
+        scores = json_sha256(list(dataset.scores(split)))
+    asked = dataset.queries(split), dataset.judgements(split), given, scores
+    of_dev = quality.digest if quality else ""
+    digest = json_sha256([digest_of(dataset, settings.corpus), asked, of_dev])
     return TrainingData(
-        dataset.name, "documents", "queries", count, example, batch, quality, negatives
+        dataset.name, "documents", "queries", count, example, batch, quality, negatives, digest
     )
+
+
+def digest_of(dataset: Dataset, name: str) -> str:
+    """Return a digest of the documents of a dataset; those of ir_datasets never change."""
+    if dataset.files or irds.recognises(name):
+        return json_sha256([sha256_of(path) for path in dataset.files])
+    return json_sha256([(document.id, document.content) for document in dataset.documents()])
 
 
 def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | None:
@@ -264,7 +282,8 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
                 measured[Cut(layer, dim)] = evaluator.scores(run).mean[MEASURE]
         return measured
 
-    return Quality(MEASURE, len(queries), "queries", quality)
+    digest = json_sha256([queries, judgements, docids, texts])
+    return Quality(MEASURE, len(queries), "queries", quality, digest)
 
 
 def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData:
@@ -274,6 +293,7 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData
 
     kind: Kind = "scored pairs" if sentences.scored else "sentences"
     batch = partial(make_pair_batch, tokens_at_once=settings.gradient_cache)
+    quality = _pairs_quality(settings)
     return TrainingData(
         sentences.name,
         kind,
@@ -281,8 +301,9 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData
         len(pairs),
         lambda _, place: pairs[place],
         batch,
-        _pairs_quality(settings),
+        quality,
         "other sentences of the batch",
+        json_sha256([pairs, quality.digest if quality else ""]),
     )
 
 
@@ -309,4 +330,4 @@ def _pairs_quality(settings: TrainSettings) -> Quality | None:
             measured |= {Cut(layer, dim): values["Spearman"] for dim, values in by_dim.items()}
         return measured
 
-    return Quality("Spearman", len(dev.pairs), "pairs", quality)
+    return Quality("Spearman", len(dev.pairs), "pairs", quality, json_sha256(dev.pairs))

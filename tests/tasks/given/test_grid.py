@@ -29,6 +29,7 @@ def test_a_grid_has_words_and_given_queries(world: Given) -> None:
         "mine",
         {Cut(layer, dim) for layer in (0, 1) for dim in (8, WIDTH)},
     )
+    assert (grid.apart, "layer 0: words of the index" in grid.system) == ((0,), True)
     ranked = world.searcher(query_vectors=world.answers).run(world.queries, 10).rankings
     ranks = [ranked[query.id].docids for query in world.queries]
     own = [query.id.replace("q", "d") for query in world.queries]
