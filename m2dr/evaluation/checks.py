@@ -48,19 +48,11 @@ def ranking_checks(tied: Mapping[Cut, int], empty: Mapping[Cut, int], queries: i
         empty: cut -> number of queries that found nothing.
         queries: number of queries that were ranked.
     """
+    one_score = "give one score to all documents of a ranking"
+    by_id = "they are ordered by id alone; vectors of zeros have this effect"
+    unknown = "the corpus may be empty, or layer 0 knows none of their words"
     found = []
-    for cuts, what, why in (
-        (
-            tied,
-            "give one score to all documents of a ranking",
-            "they are ordered by id alone; vectors of zeros have this effect",
-        ),
-        (
-            empty,
-            "find no document",
-            "the corpus may be empty, or layer 0 knows none of their words",
-        ),
-    ):
+    for cuts, what, why in ((tied, one_score, by_id), (empty, "find no document", unknown)):
         some = [cut for cut in sorted(cuts) if cuts[cut]]
         if some:
             worst = max(some, key=lambda cut: cuts[cut])

@@ -169,34 +169,7 @@ def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure
     return _draw_layers(series, f"{measure} − {reference.model}", title, zero=True)
 
 
-def draw_over_bytes(
-    grids: Sequence[Grid], sizes: Mapping[tuple[int, str], int], measure: str
-) -> "Figure":
-    """Draw `measure` over the bytes of a document, a panel per layer, a line per model and code.
-
-    Args:
-        grids: of the same queries.
-        sizes: dim and code -> bytes of a document, of all cuts.
-        measure: one that all grids hold.
-    """
-    parts = [
-        (part, code)
-        for grid in grids
-        for part, code in zip(by_code([grid]), grid.codes, strict=True)
-    ]
-    series = {
-        part.model: {
-            Cut(cut.layer, sizes[cut.dim, code]): value
-            for cut, value in part.values(measure).items()
-        }
-        for part, code in parts
-    }
-    return _draw_layers(series, measure, grids[0].heading(measure), over=AXES[BYTES])
-
-
-def _draw_layers(
-    series: _Series, label: str, title: str, zero: bool = False, over: str = "dim"
-) -> "Figure":
+def _draw_layers(series: _Series, label: str, title: str, zero: bool = False) -> "Figure":
     """Draw one panel per layer; with `zero`, a line marks a difference of 0."""
     points = [
         (f"layer {layer}", name, cut.dim, value)
@@ -206,7 +179,7 @@ def _draw_layers(
         if cut.layer == layer
     ]
     strokes = {name: stroke(place) for place, name in enumerate(series)}
-    figure = _draw_lines(points, strokes, label, title, over)
+    figure = _draw_lines(points, strokes, label, title)
     for axes in figure.axes if zero else ():
         axes.axhline(0, color=INK, linewidth=0.8, zorder=1)
     return figure
@@ -217,7 +190,6 @@ def _draw_lines(
     strokes: Mapping[str, dict[str, Any]],
     label: str,
     title: str,
-    over: str = "dim",
     beside: str = "",
 ) -> "Figure":
     """Draw lines in panels that share their scales.
@@ -229,7 +201,6 @@ def _draw_lines(
         strokes: line -> how it is drawn, in the order of the legend.
         label: of the y axis.
         title: of the figure.
-        over: label of the x axis.
         beside: title of a legend at the right; without one it is below.
     """
     from matplotlib.lines import Line2D
@@ -238,8 +209,6 @@ def _draw_lines(
     for panel, line, x, y in points:
         panels.setdefault(panel, {}).setdefault(line, []).append((x, y))
     ticks = sorted({x for lines in panels.values() for line in lines.values() for x, _ in line})
-    if over != "dim":  # bytes: powers of four alone, as there are many
-        ticks = [4**power for power in range(12) if ticks[0] / 2 < 4**power < ticks[-1] * 2]
     rows = ceil(len(panels) / _ACROSS)
     columns = ceil(len(panels) / rows)
     across, high = max(3.2, 0.8 + 0.4 * len(ticks)), 3.0 if beside else 2.3  # inches of a panel
@@ -254,7 +223,7 @@ def _draw_lines(
         dress(axes)
         name_panel(axes, name, across)
         axes.set_ylabel(label if left else "", **PLAIN)
-        axes.set_xlabel(over if lowest else "")
+        axes.set_xlabel("dim" if lowest else "")
         axes.tick_params(labelleft=left, labelbottom=lowest)
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])

@@ -132,7 +132,7 @@ class Evaluator:
         bounded: dict[str, dict[str, int]] = {}
         for i, (query, codes) in enumerate(self._codes.items()):
             bounded[str(i)] = {
-                codes[docid]: _whole(level) for docid, level in judged[query].items()
+                codes[docid]: floor(level + 0.5) for docid, level in judged[query].items()
             }
             if max(bounded[str(i)].values()) < 0:  # pytrec_eval would read outside its memory
                 bounded[str(i)]["none"] = 0  # which changes no measure
@@ -307,29 +307,21 @@ def _problem(measure: "Measure") -> str:
         fits = spec.validate(value)  # type: ignore[no-untyped-call] # ir_measures is half typed
         if not fits:
             return f"its {name} is missing" if value is NOT_PROVIDED else f"its {name} is {value}"
-        if name in ("cutoff", "rel") and value is not NOT_PROVIDED and not _counts(value):
+        if (
+            name in ("cutoff", "rel")
+            and value is not NOT_PROVIDED
+            and not (type(value) is int and 1 <= value < 2**31)
+        ):
             return f"its {name} is {value} and must be a whole number from 1"
-    if not (_is_provided(measure) or has_formula(measure)):
+    if not (has_formula(measure) or any(one.supports(measure) for one in _providers())):
         return f"none of {', '.join(_PROVIDERS)} computes it in that form"
     return ""
-
-
-def _is_provided(measure: "Measure") -> bool:
-    return any(provider.supports(measure) for provider in _providers())
-
-
-def _counts(value: object) -> bool:
-    return type(value) is int and 1 <= value < 2**31
 
 
 def _providers() -> list["Provider"]:
     from ir_measures.providers import registry
 
     return [registry[name] for name in _PROVIDERS if registry[name].is_available()]
-
-
-def _whole(level: float) -> int:
-    return floor(level + 0.5)
 
 
 def _by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, float]]:
@@ -418,20 +410,14 @@ class RowEvaluator(Evaluator):
         self._answered = np.array([places.get(query, -1) for query in self.judged], np.int64)
 
     @property
-    def unanswered(self) -> int:
-        """The number of judged queries without a ranking."""
-        return int((self._answered < 0).sum())
-
-    @property
-    def unknown_documents(self) -> int:
-        """The number of judgements of documents that the store does not hold."""
-        return int((self.judged_rows.row < 0).sum())
-
-    @property
-    def unanswerable(self) -> int:
-        """The number of judged queries without a relevant document."""
+    def facts(self) -> dict[str, int]:
+        """The numbers of judged queries and of judgements that `query_checks` tells of."""
         relevant = self.judged_rows.query[self.judged_rows.gain > 0]
-        return self.judged_rows.queries - len(np.unique(relevant))
+        return {
+            "unanswered": int((self._answered < 0).sum()),
+            "unanswerable": self.judged_rows.queries - len(np.unique(relevant)),
+            "unknown_documents": int((self.judged_rows.row < 0).sum()),
+        }
 
     def per_query(self, found: Int64, run: Callable[[], Run]) -> dict[str, Float64]:
         """Return measure -> values of all judged queries, [Q].

@@ -20,13 +20,6 @@ CODES = {
 }
 
 
-def bytes_of(name: str, dim: int) -> int:
-    """Return the bytes of a document in a code of CODES, factors and all; "+" adds none."""
-    engine = ENGINES[CODES[name.removesuffix(AGAIN)]]
-    size: int = empty_index(engine(0, dim).factory, dim).sa_code_size()
-    return size
-
-
 def learn_code(
     name: str, dim: int, similarity: Similarity, rows: Floats
 ) -> Callable[[Floats], Float32]:

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.index.codes import CODES, bytes_of, learn_code
-from m2dr.index.engines import ENGINES, factory_name
+from m2dr.index.codes import CODES, learn_code
+from m2dr.index.engines import ENGINES, empty_index, factory_name
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.store import Store
 from m2dr.index.vectors import prefixes
@@ -295,4 +295,5 @@ def test_each_document_adds_as_many_bytes_as_said(
         for times in (1, 3)
     )
 
-    assert many.manifest.bytes - few.manifest.bytes == 64 * bytes_of(name, 16)
+    empty = empty_index(ENGINES[CODES[name]](0, 16).factory, 16)
+    assert many.manifest.bytes - few.manifest.bytes == 64 * empty.sa_code_size()

@@ -9,12 +9,12 @@ from typing import Any
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
-from m2dr.core.records import F32, Cut, default_dims
+from m2dr.core.records import Cut, default_dims
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.data import beir
 from m2dr.evaluation.costs import Costs
-from m2dr.evaluation.figures import draw_over_bytes, draw_quality_over_dims, save
+from m2dr.evaluation.figures import draw_quality_over_dims, save
 from m2dr.evaluation.grid import (
     PROVENANCE,
     Grid,
@@ -28,7 +28,7 @@ from m2dr.evaluation.grid import (
     write_grid,
 )
 from m2dr.evaluation.measures import BEIR13, OTHER_NAMES, default_measures, default_split
-from m2dr.index.codes import AGAIN, CODES, bytes_of
+from m2dr.index.codes import AGAIN, CODES
 from m2dr.model.devices import choose_device
 from m2dr.tasks.corpus import model_for, open_bm25, open_corpus
 from m2dr.tasks.evaluating.compare import plain
@@ -229,10 +229,6 @@ def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
     for measure in grids[0].measures:
         figures.append(corpus.folder / f"{short_name(f'{drawn}_{plain(measure)}')}.png")
         save(draw_quality_over_dims(told_apart(grids), measure), figures[-1])
-        if request.codes != (F32,):
-            figures.append(figures[-1].with_name(f"{figures[-1].stem}-bytes.png"))
-            sizes = {(c.dim, c.code): bytes_of(c.code, c.dim) for g in grids for c in g.cuts}
-            save(draw_over_bytes(grids, sizes, measure), figures[-1])
     return CorpusResult(
         corpus.name,
         corpus.task.split,

@@ -96,13 +96,10 @@ class Choice(Report):
         """Return the chosen cut and the frontier with the names of grid.json and costs.json."""
 
         def row(candidate: Candidate) -> dict[str, Any]:
-            head = {
+            return {
                 "layer": candidate.cut.layer,
                 "dim": candidate.cut.dim,
                 "value": candidate.quality,
-            }
-            return {
-                **head,
                 "share": self.share(candidate),
                 **asdict(self.costs.cells[candidate.cut]),
             }

@@ -198,12 +198,8 @@ class GridRanker:
             first = scores[:, 0] if rows.size else lengths
             tied[cut] = int(((lengths > 1) & (first == last)).sum())
             empty[cut] = int((lengths == 0).sum())
-        facts = {
-            "unanswered": self._evaluator.unanswered,
-            "unanswerable": self._evaluator.unanswerable,
-            "unknown_documents": self._evaluator.unknown_documents,
-        }
-        return LayerScores.of(self._evaluator.query_ids, values, tied, empty, facts)
+        evaluator = self._evaluator
+        return LayerScores.of(evaluator.query_ids, values, tied, empty, evaluator.facts)
 
     @property
     def _vector_depth(self) -> int:
