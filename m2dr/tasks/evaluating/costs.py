@@ -80,14 +80,7 @@ def measure_costs(
     encoders = {n: opened.of(plans[n], *how) for n in reversed(layers)}
     sources = {plan.document_layer for plan in plans.values()} & {*range(1, card.query_layer + 1)}
     of_documents = {n: opened.of(plan_of_model(model, n), *how) for n in sources}
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    machine = f"{platform.processor() or platform.machine()}, {counted(cores, 'cores')}"
-    if runs := [each.opened.runtime for each in encoders.values() if each.opened]:
-        runtime = cast(Encoder, runs[0])
-        dtype = str(next(runtime.parameters()).dtype).removeprefix("torch.")
-        machine += f", encoder on {runtime.device.type} in {dtype}"
+    machine = _machine(encoders)
     cuts = [Cut(layer, dim) for layer in layers for dim in dims]
     say(f"Timing {counted(len(cuts), 'cuts')} of {model} on {machine}")
     # Search time does not depend on the documents' layer, so one store is enough. Indexes are built
@@ -147,6 +140,19 @@ def measure_costs(
     )
     costs.write_costs(measured, out)
     return measured
+
+
+def _machine(encoders: Mapping[int, QueryEncoder]) -> str:
+    """Return the processor, its cores, and the device and dtype of the layers that run."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    machine = f"{platform.processor() or platform.machine()}, {counted(cores, 'cores')}"
+    if runs := [each.opened.runtime for each in encoders.values() if each.opened]:
+        runtime = cast(Encoder, runs[0])
+        dtype = str(next(runtime.parameters()).dtype).removeprefix("torch.")
+        machine += f", encoder on {runtime.device.type} in {dtype}"
+    return machine
 
 
 def _opened(store: Store, dim: int, code: str, folder: Path) -> FaissIndex:

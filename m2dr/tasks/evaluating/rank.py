@@ -379,7 +379,11 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
     except KeyboardInterrupt:
         done = f"after {len(measured)} of {counted(len(files), 'layers')}"
         raise Interrupted(f"Measuring stopped {done}; the same command goes on.") from None
-    parts = [measured[part] for part in files]
+    return _write(ranker, name, folder, [measured[part] for part in files])
+
+
+def _write(ranker: GridRanker, name: str, folder: Path, parts: Sequence[LayerScores]) -> Grid:
+    """Write grid and scores of measured layers, and what was measured before beside them."""
     scores = join_layers(parts)
     first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))
     requested = first.cuts
@@ -401,8 +405,8 @@ def measure_grid(ranker: GridRanker, name: str, folder: Path, runs: Runs, overwr
         *query_checks(queries, **facts),
         *model_checks(
             ranker.model.card,
-            {cut: cells[cut][measures[0]] for cut in requested},
-            measures[0],
+            {cut: cells[cut][ranker.measures[0]] for cut in requested},
+            ranker.measures[0],
             store.manifest.label.differences(ranker.card),
         ),
     )

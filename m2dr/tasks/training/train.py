@@ -295,6 +295,18 @@ def run(
                 raise
             step = trainer.state.global_step
             raise Interrupted(f"A process was lost at step {step}; --resume goes on.") from error
+    return _finish(setup, trainer, quality, save, folder)
+
+
+def _finish(
+    setup: Prepared,
+    trainer: Trainer,
+    quality: Quality | None,
+    save: Callable[[str], ModelCard],
+    folder: Path,
+) -> TrainReport:
+    """Save the model of a training that is at its end, and say how it went; as `run`."""
+    plan, measure = setup.plan, setup.plan.measure
     trainer.accelerator.wait_for_everyone()
     lines = lines_of(trainer.state.log_history, measure)
     losses = [line["loss"] for line in lines if "loss" in line]

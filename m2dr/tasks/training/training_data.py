@@ -186,7 +186,6 @@ def kind_of(settings: TrainSettings) -> Kind:
 def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
     split = settings.split
     groups: Groups
-    path = settings.teacher_scores if settings.distill != "none" else ""
     if settings.distill == "none":
         source = settings.negative_source
         if source == "auto":
@@ -201,6 +200,7 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             origin += f"; {groups.short} of {queries} have fewer, filled up at random"
     else:
         origin = "scored by the teacher"
+        path = settings.teacher_scores
         groups = scored = ScoredGroups(
             dataset,
             split,
@@ -222,16 +222,21 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
 
     batch = partial(make_batch, barred=groups.barred, tokens_at_once=settings.gradient_cache)
     quality, count = _ranking_quality(dataset, settings), len(groups)
-    given = dataset.negatives(split) if settings.negatives else {}
-    scores = path and sha256_of(Path(path))
-    if settings.distill != "none" and not path:
-        scores = json_sha256(list(dataset.scores(split)))
-    asked = dataset.queries(split), dataset.judgements(split), given, scores
-    of_dev = quality.digest if quality else ""
-    digest = json_sha256([digest_of(dataset, settings.corpus), asked, of_dev])
+    digest = json_sha256([_read_of(dataset, settings), quality.digest if quality else ""])
     return TrainingData(
         dataset.name, "documents", "queries", count, example, batch, quality, negatives, digest
     )
+
+
+def _read_of(dataset: Dataset, settings: TrainSettings) -> tuple[object, ...]:
+    """Return all that groups are made of, or digests of it."""
+    split, path = settings.split, settings.teacher_scores
+    given = dataset.negatives(split) if settings.negatives else {}
+    scores: object = ""
+    if settings.distill != "none":
+        scores = sha256_of(Path(path)) if path else list(dataset.scores(split))
+    documents = digest_of(dataset, settings.corpus)
+    return documents, dataset.queries(split), dataset.judgements(split), given, scores
 
 
 def digest_of(dataset: Dataset, name: str) -> str:
