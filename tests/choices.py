@@ -29,11 +29,6 @@ def falling(layer: int) -> float:
     return 1.0 if layer == L else 1 - (layer - 1) / L
 
 
-def over(p: Paper, cuts: list[tuple[int, int]], w: Weight = log_weight) -> Tensor:
-    """Weighted sum of the base loss."""
-    return sum(w(layer) * p.ce(layer, k) for layer, k in cuts)
-
-
 def towards(p: Paper, teacher: str, cuts: list[tuple[int, int]], w: Weight = log_weight) -> Tensor:
     """Scores imitate the last layer's at the same width, or the whole encoder's."""
     return sum(
@@ -60,7 +55,6 @@ def doubted(p: Paper) -> Tensor:
 
 
 ONE = [(layer, DIM) for layer in LAYERS]
-MANY = [(layer, k) for layer in LAYERS for k in DIMS]
 
 CASES: dict[str, tuple[str, Changes, Formula]] = {
     # What is imitated.
@@ -154,32 +148,10 @@ CASES: dict[str, tuple[str, Changes, Formula]] = {
     "fixed-doc and mipic": ("mipic", {"documents": "last"}, mipic),
     "score and ese": ("ese", {"align": "score"}, lambda p: express(p) + scores_to_width(p)),
     "dims and ese": ("ese", {"prefixes": "many"}, lambda p: express(p, DIMS) + compress(p, DIMS)),
-    "mrl and score": (
-        "mrl",
-        {"align": "score"},
-        lambda p: mrl(p) + sum(p.score_align((L, k), (L, H)) for k in DIMS),
-    ),
-    "dims, full-dim, uniform, no alignment": (
-        "dims",
-        {"full_dim": True, "weights": "uniform", "align": "none"},
-        lambda p: p.ce(L, H) + over(p, MANY, uniform) + wide(p, uniform),
-    ),
     "starbucks by weights": (
         "starbucks",
         {"weights": "log"},
         lambda p: p.ce(L, H) + sum(log_weight(s[0]) * starbuck(p, s) for s in STAIRS),
-    ),
-    "starbucks and add_mse": (
-        "starbucks",
-        {"add_mse": True},
-        lambda p: (
-            p.ce(L, H) + over(p, list(STAIRS), uniform) + towards(p, "whole", STAIRS, uniform)
-        ),
-    ),
-    "starbucks and pca": (
-        "starbucks",
-        {"align": "pca", "add_mse": True},
-        lambda p: p.ce(L, H) + sum(p.ce(*s) + p.pca(*s) for s in STAIRS),
     ),
     # MIPIC.
     "mipic without its chain": ("mipic", {"pic": False}, lambda p: 0.4 * mrl(p)),

@@ -8,7 +8,7 @@ from typing import Any
 import public_code as public
 import pytest
 import torch
-from referee import CLOSE
+from referee import CLOSE, same_gradients
 from torch import Tensor
 
 from m2dr.core.records import Cut
@@ -94,11 +94,7 @@ def agree(objective: Objective, texts: Texts, expected: Tensor, choice: int = 0)
     loss, _ = objective(asked, sides)
 
     torch.testing.assert_close(loss, expected, **CLOSE)
-    leaves = [texts.q, texts.d]
-    for ours, theirs in zip(
-        torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, **CLOSE)
+    same_gradients(loss, expected, [texts.q, texts.d])
 
 
 # AnglE: ESE, and 2DMSE before it.
@@ -123,24 +119,6 @@ def angle_of(texts: Texts) -> Callable[[Tensor], Tensor]:
 KINDS = pytest.mark.parametrize(
     "kind", [{"paired": True}, {"negatives": 1}], ids=["pairs", "triples"]
 )
-
-
-@KINDS
-@pytest.mark.parametrize("part", range(3))
-def test_each_part_of_angle_is_that_of_its_code(kind: Mapping[str, Any], part: int) -> None:
-    texts, weights = Texts(**kind), [0.0, 0.0, 0.0]
-    weights[part] = 1.0
-    own = {**ANGLE, "loss_weights": tuple(weights)}
-    by_cosine, in_batch, by_angle = weights
-    parts = public.Parts(by_cosine, in_batch, 0.0, by_angle)
-
-    q, p, n = texts.split(texts.states[L])
-    if n is None:
-        expected = public.angle_pairs(q, p, LABELS, TAUS, parts)
-    else:
-        expected = public.angle_triples_051(q, p, n, TAUS, parts)
-
-    agree(objective_of("plain", texts, **own), texts, expected)
 
 
 @KINDS

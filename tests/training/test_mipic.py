@@ -3,9 +3,8 @@
 import public_code as public
 import pytest
 import torch
-from formulas import cka, token_relations
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from formulas import token_relations
+from referee import CLOSE, same_gradients
 from torch import Tensor
 
 from m2dr.core.records import Cut, Pooling
@@ -31,48 +30,6 @@ def batch(seed: int = 3, dtype: torch.dtype = torch.float64) -> dict[int, Tensor
     }
 
 
-def cosine(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum() / (a.square().sum() * b.square().sum()).sqrt()
-
-
-def naive(chain: Chain, vectors: dict[int, Tensor], excluded: Tensor | None = None) -> Tensor:
-    loss = torch.zeros((), dtype=torch.float64)
-    for link, projector in enumerate(chain.projectors):
-        here, there = chain.checkpoints[link], chain.checkpoints[link + 1]
-        for i in range(N):
-            told = projector(vectors[here.layer][i, : here.dim])
-            logits = torch.stack(
-                [
-                    cosine(told, vectors[there.layer][j, : there.dim]) / COLD
-                    for j in range(N)
-                    if excluded is None or not excluded[i, j]
-                ]
-            )
-            own = cosine(told, vectors[there.layer][i, : there.dim]) / COLD
-            loss = loss + (logits.exp().sum().log() - own) / N
-    return loss
-
-
-@pytest.mark.parametrize("checkpoints", [CUTS, full_width(CUTS)], ids=["growing", "full width"])
-@pytest.mark.parametrize("some_excluded", [False, True])
-def test_links_and_their_gradients_are_those_of_the_papers_equations(
-    checkpoints: tuple[Cut, ...], some_excluded: bool
-) -> None:
-    chain, vectors = Chain(checkpoints, COLD).double(), batch()
-    excluded = torch.zeros(N, N, dtype=torch.bool)
-    excluded[0, 3] = excluded[3, 0] = True
-    asked = excluded if some_excluded else None
-
-    loss = chain(vectors, asked)
-
-    expected = naive(chain, vectors, asked)
-    torch.testing.assert_close(loss, expected, atol=1e-8, rtol=1e-8)
-    leaves = [vectors[1], vectors[2], vectors[4], *chain.parameters()]
-    ours, theirs = torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
-
-
 @pytest.mark.parametrize(
     ("layers", "width", "published"),
     [
@@ -85,7 +42,10 @@ def test_links_and_their_gradients_are_those_of_the_papers_equations(
 def test_published_encoders_have_their_published_checkpoints(
     layers: int, width: int, published: list[tuple[int, int]]
 ) -> None:
-    assert [(cut.layer, cut.dim) for cut in checkpoints_of(layers, width)] == published
+    found = checkpoints_of(layers, width)
+
+    assert [(cut.layer, cut.dim) for cut in found] == published
+    assert full_width(found) == tuple(Cut(layer, width) for layer, _ in published)
 
 
 def test_the_chain_of_notebooks() -> None:
@@ -95,11 +55,8 @@ def test_the_chain_of_notebooks() -> None:
 
     views = [vectors[cut.layer] for cut in CUTS]
     expected = public.mipic_chain(views, [cut.dim for cut in CUTS], list(chain.projectors), 0.07)
-    leaves = [vectors[1], vectors[2], *chain.parameters()]
-    torch.testing.assert_close(loss, expected, atol=1e-8, rtol=1e-8)
-    ours, theirs = torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(loss, expected, **CLOSE)
+    same_gradients(loss, expected, [vectors[1], vectors[2], *chain.parameters()])
     hidden = [(each[0].out_features, type(each[1])) for each in chain.projectors]
     assert hidden == [(4, torch.nn.ReLU), (8, torch.nn.ReLU)]  # half of the wider end
     assert torch.autograd.grad(chain(vectors), vectors[4], allow_unused=True) == (None,)
@@ -157,12 +114,9 @@ def test_loss_and_gradients_are_those_of_the_papers_equations(
             for text, length in zip(states, lengths, strict=True)
         ]
     )
-    torch.testing.assert_close(losses, expected, atol=1e-8, rtol=1e-8)
-    both = (states, module.projections)
-    ours = torch.autograd.grad((losses * weights).sum(), both)
-    theirs = torch.autograd.grad((expected * weights).sum(), both)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(losses, expected, **CLOSE)
+    pair = (losses * weights).sum(), (expected * weights).sum()
+    same_gradients(*pair, [states, module.projections])
 
 
 def test_the_relations_of_notebooks_train_both_sides() -> None:
@@ -186,65 +140,6 @@ def test_the_relations_of_notebooks_train_both_sides() -> None:
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
         assert (a[..., 16:] != 0).any()  # dims of the full width alone
-
-
-@pytest.mark.parametrize("width", [6, 12], ids=["fewer dims than tokens", "as many"])
-def test_the_closed_gradient_of_cka_is_its_numerical_one(width: int) -> None:
-    states, _ = ragged([12, 12], width=width)
-    chosen = torch.stack(
-        [torch.randperm(12, generator=torch.Generator().manual_seed(i)) for i in (0, 1)]
-    )[:, :10]
-    counts = torch.tensor([[3, 5, 9], [2, 10, 10]])
-    teacher = states.detach()
-
-    def of_the_prefix(prefix: Tensor) -> Tensor:
-        return prefix_alignment(
-            torch.cat([prefix, teacher[..., 5:]], dim=-1), chosen, counts, (1, 2, 5)
-        )
-
-    def by_definition(prefix: Tensor) -> Tensor:
-        return torch.stack(
-            [
-                torch.stack(
-                    [
-                        cka(prefix[b, chosen[b, :k], :d], teacher[b, chosen[b, :k]])
-                        for k, d in zip(counts[b], (1, 2, 5), strict=True)
-                    ]
-                )
-                for b in range(2)
-            ]
-        )
-
-    prefix = teacher[..., :5].clone().requires_grad_()
-    # The teacher is detached, so numbers must be taken where it stands still.
-    assert torch.autograd.gradcheck(by_definition, prefix)
-    (ours,) = torch.autograd.grad(of_the_prefix(prefix).square().sum(), prefix)
-    (theirs,) = torch.autograd.grad(by_definition(prefix).square().sum(), prefix)
-    torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-8)
-
-
-@given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
-    more=st.integers(1, 20),
-    seed=st.integers(0, 999),
-)
-@settings(deadline=None, max_examples=30)
-def test_padding_and_its_contents_change_nothing(lengths: list[int], more: int, seed: int) -> None:
-    module = relations_of()
-    states, mask = ragged(lengths, seed)
-    filler = torch.full((len(lengths), more, H), 1e3, dtype=torch.float64)
-    filler = torch.where(mask[..., None].bool(), states.detach(), 7.0), filler
-    longer = torch.cat(filler, dim=1).requires_grad_()
-    longer_mask = torch.cat([mask, mask.new_zeros(len(lengths), more)], dim=1)
-
-    losses, again = module(states, mask), module(longer, longer_mask)
-
-    torch.testing.assert_close(again, losses, atol=1e-9, rtol=1e-9)
-    losses.sum().backward()
-    again.sum().backward()
-    padding = ~longer_mask.bool()
-    torch.testing.assert_close(longer.grad[:, : mask.shape[1]], states.grad, atol=1e-9, rtol=1e-9)
-    assert (longer.grad[padding] == 0).all()
 
 
 @pytest.mark.parametrize("width", [6, 24], ids=["fewer dims than tokens", "as many"])

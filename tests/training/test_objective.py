@@ -9,11 +9,10 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from formulas import DIM, DIMS, SHALLOW, TAU, L
+from formulas import DIMS, SHALLOW, TAU, L
 from hypothesis import given
 from hypothesis import strategies as st
 from referee import WHOLE, batch, encoded_batch, objective_of
-from torch import Tensor
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
@@ -52,72 +51,6 @@ def test_every_layer_and_prefix_comes_up_as_often_as_any_other() -> None:
     assert spread < CHI_SQUARED
 
 
-def aligned(variant: Variant) -> StepTerms:
-    """One shallow cut's alignment and nothing else."""
-    (step,) = possible_steps(variant, [2], [DIM], WHOLE)
-    kept = [t for t in step.terms if t.kind != "retrieve" and t.cut.layer == 2]
-    return StepTerms(tuple(kept), step.documents_from_last, (2, L))
-
-
-def gradients_of(variant: Variant) -> tuple[Tensor, Tensor]:
-    """Of the alignment of layer 2 at one prefix, to queries and documents [L, n, H]."""
-    paper, asked = batch(), aligned(variant)
-    setting = Setting("dot", TAU, variant=variant)
-    loss, _ = Objective([asked], WHOLE, setting)(asked, encoded_batch(asked, paper))
-    return torch.autograd.grad(loss, (paper.q, paper.d), materialize_grads=True)
-
-
-TEACHERS = {
-    f"{align}, {teacher}, {compress}, {'with' if add_mse else 'no'} add_mse": replace(
-        VARIANTS["2dmse"], align=align, teacher=teacher, compress=compress, add_mse=add_mse
-    )
-    for align, teacher, compress, add_mse in [
-        ("pca", "width", "dependencies", True),
-        ("pca", "width", "embeddings", True),
-        ("pca", "width", "max-k", False),
-        ("embedding", "depth", "dependencies", True),
-        ("embedding", "depth", "dependencies", False),
-        ("score", "width", "dependencies", True),
-        ("score", "depth", "dependencies", True),
-        ("score", "whole", "dependencies", True),
-        ("score", "whole", "dependencies", False),
-    ]
-}
-
-
-@pytest.mark.parametrize("variant", TEACHERS.values(), ids=list(TEACHERS))
-def test_who_is_imitated_learns_nothing_from_it(variant: Variant) -> None:
-    for gradient in gradients_of(variant):
-        assert (gradient[1, :, :DIM] != 0).all()  # layer 2 is the student
-        assert (gradient[1, :, DIM:] == 0).all()
-        assert (gradient[[0, 2, 3]] == 0).all()
-
-
-def test_documents_of_shallow_layers_get_no_gradient_when_documents_are_fixed() -> None:
-    for name in ("fixed-doc", "mipic"):
-        paper = batch()
-        paper.documents = "last"
-        objective = objective_of(name, paper, {"documents": "last"})
-        asked = objective.at(0)
-
-        loss, _ = objective(asked, encoded_batch(asked, paper))
-        loss.backward()
-
-        assert paper.d.grad[:-1].abs().sum() == 0
-        assert paper.d.grad[-1].abs().sum() > 0
-
-
-def test_learned_weights_of_layers_that_are_not_asked_stay_as_they_are() -> None:
-    """Each would otherwise fall without end, and the loss with it."""
-    paper = batch()
-    objective = objective_of("2dmse-v1", paper, {"weights": "dynamic"})
-
-    for asked in objective.choices:
-        loss, _ = objective(asked, encoded_batch(asked, paper))
-        (gradient,) = torch.autograd.grad(loss, objective.log_variances)
-        assert [layer for layer in SHALLOW if gradient[layer - 1] != 0] == [asked.layers[0]]
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_names_the_part_that_is_none(value: float) -> None:
     paper = batch()
@@ -141,21 +74,6 @@ ROWS = pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
 def asked(variant: Variant, **more: object) -> tuple[StepTerms, ...]:
     dims = (4,) if variant.prefixes == "one" else DIMS
     return possible_steps(variant, SHALLOW, dims, WHOLE, STAIRS, **more)
-
-
-@ROWS
-def test_no_cut_is_asked_the_same_twice(variant: Variant) -> None:
-    for step in asked(variant):
-        counts = Counter((term.cut, term.kind, term.teacher) for term in step.terms)
-        assert set(counts.values()) == {1}
-
-
-@ROWS
-def test_every_teacher_and_every_cut_is_computed(variant: Variant) -> None:
-    for step in asked(variant):
-        for cut in {t.cut for t in step.terms} | {t.teacher for t in step.terms if t.teacher}:
-            assert cut.layer in step.layers
-            assert cut.dim in step.dims
 
 
 @ROWS

@@ -24,7 +24,7 @@ Draw = Callable[[Paper, int, int], Tensor]
 
 
 def test_every_row_has_a_formula() -> None:
-    of_public_code = {"2dmse-st", "starbucks-sts", "ml-embed"}  # test_public_code.py
+    of_public_code = {"2dmse-st", "starbucks-sts", "ml-embed"}  # test_as_published.py
     assert ROWS.keys() | {"2dmse-v1"} | of_public_code == VARIANTS.keys()
 
 
@@ -102,27 +102,6 @@ def test_a_choice_changes_the_formula_as_it_says(case: str, similarity: str) -> 
     name, changes, formula = CASES[case]
     last = "last" if name == "fixed-doc" else "same"
     paper = batch(similarity, documents=str(changes.get("documents", last)))
-    objective = objective_of(name, paper, changes)
-
-    agree(objective, objective.at(0), paper, formula(paper))
-
-
-OF_SENTENCES = {
-    "learned": "angle",
-    "score and ese": "angle",
-    "embeddings": "cosent",
-    "fixed-doc and embeddings": "mnr",
-    "fixed-doc and both": "angle",
-    "the mean of both sides' alignment": "simcse",
-    "mipic and dims": "simcse",
-}
-
-
-@pytest.mark.parametrize("case", OF_SENTENCES)
-def test_and_so_it_does_for_sentence_pairs(case: str) -> None:
-    name, changes, formula = CASES[case]
-    documents = "last" if name == "fixed-doc" else "same"
-    paper = batch("cosine", OF_SENTENCES[case], documents)
     objective = objective_of(name, paper, changes)
 
     agree(objective, objective.at(0), paper, formula(paper))
