@@ -162,22 +162,6 @@ def test_exclusions_are_those_of_the_definition_read_out_cell_by_cell(
 # Encoding
 
 
-TEXTS = ["read", "a file and a list of numbers and text", "open the path", "x y z", "class"] * 9
-
-
-@pytest.mark.parametrize("budget", [1, 20, 10_000])
-def test_batches_change_neither_order_nor_vectors(
-    budget: int, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = load(backbone("bert"))
-    monkeypatch.setattr("m2dr.model.embed.TOKENS_PER_BATCH", budget)
-
-    together = encoder.vectors(TEXTS, "document", [1, 4])
-
-    alone = [encoder.vectors([text], "document", [1, 4]) for text in TEXTS]
-    np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=1e-5)
-
-
 def test_each_side_has_its_own_prefix_and_length(backbone: Callable[[str], Path]) -> None:
     encoder, tokenizer = load(backbone("bert"))
     card = replace(
@@ -192,30 +176,3 @@ def test_each_side_has_its_own_prefix_and_length(backbone: Callable[[str], Path]
     assert query == tokenizer(["read a file line list text"], 4)[0]
     assert document == tokenizer(["path a file line list text"], 6)[0]
     assert (len(query), len(document)) == (4, 6)
-
-
-def test_a_batch_holds_queries_then_positives_then_negatives(
-    backbone: Callable[[str], Path],
-) -> None:
-    encoder, tokenizer = load(backbone("bert"))
-    groups = [
-        Group(
-            Query(f"q{i}", text),
-            Document(f"p{i}", f"{text} file"),
-            (Document(f"n{i}", f"{text} number class"),),
-        )
-        for i, text in enumerate(["read", "open the list", "close"])
-    ]
-
-    batch = make_batch(encoder.card, tokenizer, groups, {})
-
-    expected = [group.query.text for group in groups]
-    expected += [group.positive.text for group in groups]
-    expected += [group.negatives[0].text for group in groups]
-    found = {}
-    for ids, mask, rows in batch.texts:
-        for row_ids, row_mask, row in zip(ids, mask, rows, strict=True):
-            found[int(row)] = row_ids[row_mask == 1].tolist()
-    assert [found[i] for i in range(9)] == tokenizer(expected, 64)
-    assert batch.queries == 3
-    assert not batch.excluded.any()

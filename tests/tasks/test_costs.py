@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from world import configurations, make_fitted
+from world import configurations
 
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluation.costs import Costs, read_costs
+from m2dr.evaluation.costs import read_costs
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, open_model
 from m2dr.model.encoder import Encoder
@@ -63,27 +63,25 @@ def test_fitted_exits_cost_what_their_matrices_and_tables_do(tiny_fitted: Path) 
         assert shape_of(load(tiny_fitted)[0]).encode(layer, tokens) == expected
 
 
-@pytest.fixture(scope="module")
-def fitted(
-    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
-) -> tuple[EvaluateRequest, Costs]:
-    folder = tmp_path_factory.mktemp("fitted")
-    model = make_fitted(tiny_backbone, folder / "model")
-    request = EvaluateRequest(
-        (str(tiny_corpus),), (str(model),), "test", dims=(8, 32), root=folder / "indexes"
-    )  # fmt: skip
-    return request, measure_costs(request, folder / "results", 100, 6, 2)
+def test_a_fitted_model_is_measured_from_layer_0_on_and_its_costs_are_kept(
+    tiny_fitted: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    asked = EvaluateRequest(
+        (str(tiny_corpus),), (str(tiny_fitted),), "test", dims=(8, 32), root=tmp_path / "indexes"
+    )
 
+    costs = measure_costs(asked, tmp_path / "results", 4, 6, 2)
 
-def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[EvaluateRequest, Costs]) -> None:
-    request, costs = fitted
-
-    assert {cut.layer for cut in costs.cuts} == {0, 1, 2, 3, 4}
-    assert read_costs(request.root.parent / "results") == costs
-    words = load_file(Path(request.models[0]) / WORDS)
-    table = WordTable.open(Path(request.models[0]))
-    queries = open_dataset(request.corpora[0]).queries("test")
-    known = np.mean([len({*table.tokenize(query.text)}) for query in queries])
+    assert read_costs(tmp_path / "results") == costs
+    assert costs.cuts == tuple(Cut(layer, dim) for layer in range(5) for dim in (8, 32))
+    assert (costs.documents, costs.queries, costs.whole) == (40, 4, Cut(4, 32))
+    assert ((costs.corpus,), (costs.model,)) == (asked.corpora, asked.models)
+    assert costs.query_tokens == 5  # three words, and two special tokens
+    assert all(cell.latency_p50_ms <= cell.latency_p95_ms for cell in costs.cells.values())
+    words, table = load_file(tiny_fitted / WORDS), WordTable.open(tiny_fitted)
+    queries = open_dataset(str(tiny_corpus)).queries("test")
+    spread = [queries[place].text for place in (0, 2, 4, 7)]
+    known = np.mean([len({*table.tokenize(text)}) for text in spread])
     for dim in (8, 32):
         cell = costs.cells[Cut(0, dim)]
         assert (
@@ -92,31 +90,6 @@ def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[EvaluateReques
         assert cell.parameters == words["table"].numel() + words["weights"].numel()
         assert cell.latency_p50_ms < costs.cells[Cut(4, dim)].latency_p50_ms
         assert cell.documents_per_second == costs.cells[Cut(4, dim)].documents_per_second
-
-
-@pytest.fixture(scope="module")
-def measured(
-    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
-) -> tuple[EvaluateRequest, Path, Costs]:
-    folder = tmp_path_factory.mktemp("costs")
-    request = EvaluateRequest(
-        (str(tiny_corpus),), (str(tiny_backbone),), "test", layers=(1, 3), dims=(8, 32),
-        root=folder / "indexes",
-    )  # fmt: skip
-    return request, folder / "results", measure_costs(request, folder / "results", 4, 6, 2)
-
-
-def test_every_cut_asked_for_is_measured_and_kept(
-    measured: tuple[EvaluateRequest, Path, Costs],
-) -> None:
-    request, folder, costs = measured
-
-    assert read_costs(folder) == costs
-    assert costs.cuts == (Cut(1, 8), Cut(1, 32), Cut(3, 8), Cut(3, 32))
-    assert (costs.documents, costs.queries, costs.whole) == (40, 4, Cut(4, 32))
-    assert ((costs.corpus,), (costs.model,)) == (request.corpora, request.models)
-    assert costs.query_tokens == 5  # three words, and two special tokens
-    assert all(cell.latency_p50_ms <= cell.latency_p95_ms for cell in costs.cells.values())
 
 
 def test_a_query_costs_its_encoding_and_its_search(
