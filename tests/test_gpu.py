@@ -191,20 +191,6 @@ def test_every_dim_in_one_pass_is_the_processors(similarity: str) -> None:
             np.testing.assert_array_equal(here[dim][1], rows)
 
 
-def test_scores_are_float32_whatever_training_allowed() -> None:
-    rng = np.random.default_rng(1)
-    vectors, asked = (rng.normal(size=(n, 256)).astype(np.float32) for n in (2000, 200))
-    torch.set_float32_matmul_precision("medium")
-    try:
-        [hits] = grid_top_k([asked], vectors, [256], 5, "dot", DEVICE)
-    finally:
-        torch.set_float32_matmul_precision("highest")
-
-    [(scores, _)] = hits.values()
-    expected = np.sort(asked.astype(np.float64) @ vectors.astype(np.float64).T, axis=1)
-    np.testing.assert_allclose(scores, expected[:, :-6:-1], rtol=2e-6, atol=2e-5)
-
-
 @pytest.mark.parametrize("engine", ["flat", "ivf", "pq", "bits1", "hnsw"])
 def test_faiss_searches_on_the_gpu_or_says_why_not(engine: str, tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")

@@ -6,27 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tabular import write_rows
-from world import WORDS, make_model, ndcg
+from world import WORDS, make_model
 
 from m2dr import Encoder
 from m2dr.core.requests import (
     MtebRequest,
-    StsRequest,
 )
-from m2dr.evaluation.grid import Grid
 from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import evaluate_mteb, run_task
 from m2dr.model import checkpoint
 from m2dr.model.embed import TextEncoder
 from m2dr.tasks.evaluating.figures import read_results
-from m2dr.tasks.evaluating.sentence_tasks import evaluate_sts
 
 pytest.importorskip("mteb")
 pytestmark = pytest.mark.filterwarnings("default")  # mteb's and datasets' own are not ours to mend
 
 MACHINE = {"device": "cpu", "dtype": "fp32"}
-CUT = {"layers": (2,), "dims": (8,)}
 
 
 def texts(count: int, seed: int) -> list[str]:
@@ -70,27 +65,6 @@ def encoder(lively: Path) -> Encoder:
     return Encoder(str(lively), layer=2, dim=8, **MACHINE)
 
 
-def only(grid: Grid) -> dict[str, float]:
-    (cell,) = grid.cells.values()
-    return cell
-
-
-def test_sentence_similarity_scores_as_m2dr_does(
-    encoder: Encoder, lively: Path, tmp_path: Path
-) -> None:
-    (score,) = run_task(encoder, sts_task(), tmp_path / "mteb")
-
-    rows = [dict(zip(PAIRS, row, strict=True)) for row in zip(*PAIRS.values(), strict=True)]
-    write_rows(tmp_path / "tiny.tsv", rows)
-    asked = StsRequest(
-        (str(tmp_path / "tiny.tsv"),), (str(lively),), out=tmp_path, **CUT, **MACHINE
-    )
-    assert score.value == pytest.approx(only(evaluate_sts(asked).tasks[0][0])["Spearman"], abs=1e-4)
-    assert (score.task, score.split, score.measure) == ("TinySTS", "test", "cosine_spearman")
-    held = json.loads((tmp_path / "mteb" / "TinySTS.json").read_text())
-    assert held["scores"]["test"][0]["main_score"] == pytest.approx(score.value, abs=1e-5)
-
-
 def retrieval_task(corpus: Path) -> object:
     """The test queries of a corpus, as a task of MTEB."""
     from datasets import Dataset
@@ -110,19 +84,6 @@ def retrieval_task(corpus: Path) -> object:
         "top_ranked": None,
     }  # fmt: skip
     return task_of("AbsTaskRetrieval", "Retrieval", "ndcg_at_10", {"default": {"test": split}})
-
-
-def test_retrieval_scores_as_m2dr_does(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    model = make_model(
-        tiny_backbone, tmp_path / "prefixed", query_prefix="open ", document_prefix="close "
-    )
-    task = retrieval_task(tiny_corpus)
-
-    (score,) = run_task(Encoder(str(model), 2, 8, **MACHINE), task, tmp_path / "mteb")
-
-    assert score.value == pytest.approx(ndcg(tiny_corpus, model, tmp_path), abs=1e-4)
 
 
 def test_documents_of_a_model_trained_for_it_come_from_its_last_layer(

@@ -16,7 +16,6 @@ from m2dr.integrations.pyserini import PyseriniQueryEncoder
 from m2dr.tasks.indexing.index import index_corpus
 from m2dr.tasks.searching.search import open_searcher
 
-ROOT = Path(__file__).parents[1]
 QUERIES = {"q1": "read a file", "q2": "close the text module class path", "q3": "open"}
 DEPTH = 10
 Found = dict[str, list[tuple[str, float]]]  # docids and scores, by query
