@@ -262,15 +262,3 @@ def test_no_help_loads_a_library() -> None:
 def test_help_answers_in_a_third_of_a_second(name: str) -> None:
     slowness = max(1.0, seconds_of(sys.executable, "-c", YARDSTICK) / 0.1)  # of a busy machine
     assert any(seconds_of(*COMMAND, *name.split(), "--help") < 0.3 * slowness for _ in range(5))
-
-
-@pytest.mark.parametrize(
-    "way", [("--engine", "exact"), ("--funnel", "4:40,8"), ("--device", "cpu")]
-)
-def test_every_way_to_search_takes_queries_of_layer_0(way: tuple[str, str], place: Path) -> None:
-    words = ["--corpus", str(place / "corpus"), "--indexes", str(place / "indexes")]
-    words += ["--model", str(place / "models" / "tiny"), "--query-layer", "0", "--dim", "8"]
-
-    told = done("search", QUERY, *words, "-k", "3", *way)
-
-    assert re.findall(r"  (d\d+)$", told, flags=re.MULTILINE) == best(place, 8, 3)

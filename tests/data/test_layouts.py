@@ -81,15 +81,6 @@ def test_repeated_or_absent_queries_are_refused_when_they_are_wanted(beir: Path,
         open_dataset(str(beir)).queries("test")
 
 
-@pytest.mark.parametrize(
-    ("name", "drops"), [("arguana", True), ("quora", True), ("scifact", False)]
-)
-def test_where_queries_are_documents_their_own_is_dropped(write, name: str, drops: bool) -> None:
-    path = write(f"{name}/corpus.jsonl", {"_id": "1", "text": "x"})
-
-    assert open_dataset(str(path.parent)).drops_own_document is drops
-
-
 @pytest.mark.parametrize("place", ["shared/beir", "data", "datasets"])
 def test_a_bare_name_is_looked_for_where_data_usually_lies(
     write, here: Path, monkeypatch: pytest.MonkeyPatch, place: str

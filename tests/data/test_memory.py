@@ -430,12 +430,6 @@ def test_what_no_label_says_is_refused(form: str) -> None:
         answers_of(UNCLEAR[form])
 
 
-def test_rows_of_polars() -> None:
-    polars = pytest.importorskip("polars")
-
-    assert list(rows_of(polars.DataFrame(ROWS))) == ROWS
-
-
 @given(
     st.lists(st.text(alphabet="ab \n", max_size=60), min_size=1, max_size=4),
     st.integers(1, 9),

@@ -70,6 +70,11 @@ def vectors() -> NDArray[np.float32]:
 
 
 @pytest.fixture
+def queries() -> NDArray[np.float32]:
+    return np.random.default_rng(7).normal(size=(5, 16)).astype(np.float32)
+
+
+@pytest.fixture
 def store(tmp_path: Path, build: Build, vectors: NDArray[np.float32]) -> Store:
     return build(tmp_path / "tiny" / "0123456789ab" / "layer-06", vectors)
 

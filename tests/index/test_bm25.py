@@ -1,11 +1,10 @@
-import math
 import re
 from pathlib import Path
 
 import bm25s
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
@@ -28,23 +27,6 @@ def stems(text: str) -> list[str]:
     return [stem for stem in found if stem is not None]
 
 
-def naive(documents: list[str], query: str) -> list[float]:
-    """Table 1 of Kamphuis et al. 2020, "Lucene (accurate)", word by word."""
-    words = [stems(text) for text in documents]
-    mean = sum(map(len, words)) / len(words)
-    scores = []
-    for document in words:
-        score = 0.0
-        for stem in stems(query):
-            df = sum(stem in other for other in words)
-            tf = document.count(stem)
-            if tf:
-                idf = math.log(1 + (len(words) - df + 0.5) / (df + 0.5))
-                score += idf * tf / (tf + 0.9 * (1 - 0.4 + 0.4 * len(document) / mean))
-        scores.append(score)
-    return scores
-
-
 def bm25(*texts: str) -> Bm25:
     """Documents d0, d1, … of these texts."""
     return Bm25.of(Document(f"d{row}", text) for row, text in enumerate(texts))
@@ -52,25 +34,18 @@ def bm25(*texts: str) -> Bm25:
 
 @settings(deadline=None)  # the first example loads the stemmer
 @given(documents=st.lists(texts, min_size=1, max_size=6), query=texts)
-def test_scores_are_those_of_the_formula(documents: list[str], query: str) -> None:
-    found = bm25(*documents).scores(query)
-
-    assert found.dtype == np.float32
-    assert found.tolist() == pytest.approx(naive(documents, query), rel=1e-5, abs=1e-7)
-
-
-@settings(deadline=None)  # the first example loads the stemmer
-@given(documents=st.lists(texts, min_size=1, max_size=6), query=texts)
 def test_scores_are_those_of_bm25s(documents: list[str], query: str) -> None:
     words = [stems(text) for text in documents]
-    assume(any(words))
-    referee = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
-    referee.index(words, create_empty_token=False, show_progress=False)
     known = [stem for stem in stems(query) if any(stem in each for each in words)]
+    expected = np.zeros(len(documents))
+    if known:
+        referee = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
+        referee.index(words, create_empty_token=False, show_progress=False)
+        expected = referee.get_scores(known)
 
     scores = bm25(*documents).scores(query)
 
-    expected = referee.get_scores(known) if known else np.zeros(len(documents))
+    assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 

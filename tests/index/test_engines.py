@@ -23,11 +23,6 @@ Floats = NDArray[np.float32]
 LOSS = {"flat-f16": 0.01, "int8": 0.2, "pq": 4, "ivf-pq": 4}
 
 
-@pytest.fixture
-def queries() -> Floats:
-    return np.random.default_rng(7).normal(size=(5, 16)).astype(np.float32)
-
-
 def scan(store: Store, queries: Floats, dim: int) -> NDArray[np.float64]:
     """Scores [Q, documents] of a full scan in float64."""
     left = queries[:, :dim].astype(np.float64)

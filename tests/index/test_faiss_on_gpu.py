@@ -39,11 +39,6 @@ def index(store: Store) -> FaissIndex:
     return open_index(build_index(store, 8))
 
 
-@pytest.fixture
-def queries() -> np.ndarray:
-    return np.random.default_rng(7).normal(size=(5, 16)).astype(np.float32)
-
-
 def stand_in(monkeypatch: pytest.MonkeyPatch, move: object, ended: object = None) -> None:
     """FAISS with gpus, and what the check in another process ends with."""
     monkeypatch.setattr(faiss, "StandardGpuResources", lambda: "resources", raising=False)

@@ -29,11 +29,6 @@ NAMES = [f"q{number}" for number in range(5)]
 
 
 @pytest.fixture
-def queries() -> Floats:
-    return np.random.default_rng(7).normal(size=(5, 16)).astype(np.float32)
-
-
-@pytest.fixture
 def named(
     build, vectors: Floats, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Callable[..., Store]:

@@ -132,10 +132,6 @@ def assert_same(folder: Path, layers: int = 4) -> None:
     assert read_card(folder).width == expected.shape[1]
 
 
-def names(classes: Sequence[type]) -> list[str]:
-    return [kind.__name__ for kind in classes]
-
-
 def shipped() -> list[type[Module]]:
     """Every module class that sentence-transformers holds, of any kind of model."""
     for found in pkgutil.walk_packages(sentence_transformers.__path__, "sentence_transformers."):

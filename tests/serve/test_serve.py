@@ -188,21 +188,6 @@ def test_as_many_and_as_long_texts_as_clients_of_openai_send(server: Server, wor
     np.testing.assert_allclose(vectors, model.encode_documents(texts), atol=1e-5)
 
 
-def test_vectors_of_both_sides_score_as_a_search(server: Server) -> None:
-    (hit,) = server.search(query=QUERIES[0], layer=1, dim=16, k=1)["results"][0]["hits"]
-    document = f"{hit['title']} {hit['text']}"
-
-    (left,), (right,) = (
-        [row["embedding"] for row in server.post("/v1/embeddings", body).json["data"]]
-        for body in (
-            {"input": text, "model": "tiny", "layer": 1, "dimensions": 16, "side": side}
-            for text, side in ((QUERIES[0], "query"), (document, "document"))
-        )
-    )
-
-    assert np.dot(left, right) == pytest.approx(hit["score"], abs=2e-3)
-
-
 def test_null_is_as_absent_and_base64_holds_the_floats(server: Server) -> None:
     name = server.get("/models").json["indexes"][0]["name"]
     body = {"input": "read", "model": name}
