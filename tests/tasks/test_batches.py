@@ -101,23 +101,6 @@ def test_a_batch_has_fewer_parts_where_a_pass_costs_more_than_padding(
     assert sorted(int(row) for *_, rows in batch.texts for row in rows) == list(range(10))
 
 
-def test_scores_of_a_teacher_are_those_of_all_processes_in_the_order_of_their_queries(
-    tools: tuple[ModelCard, ModelTokenizer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scored = [replace(group, scores=(float(n), n - 0.5)) for n, group in enumerate(GROUPS)]
-
-    def make(some: list[Any]) -> TokenBatch:
-        return make_batch(*tools, some, KNOWN)
-
-    whole, share = make(scored), with_others(scored[3:], make, monkeypatch)(scored[:3])
-
-    expected = np.array([group.scores for group in scored], dtype=np.float32)
-    for batch in (whole, share):
-        np.testing.assert_array_equal(batch.teacher, expected)
-    assert make(GROUPS).teacher is None
-    assert make(GROUPS).tensors()["teacher"] is None
-
-
 # Pairs
 
 
