@@ -72,21 +72,21 @@ def changed_corpus(name: str, columns: Columns | None, passages: Passages | None
     return f"{called}={path}" if called else path
 
 
-def model_for(corpus: str, root: Path) -> str:
+def model_for(dataset: Dataset, root: Path) -> str:
     """Return the model of a command that names none and searches an index; say which it is.
 
     It is that of the index of the corpus; of several the newest, in which vectors that somebody
     else made count as a model. Without an index it is `newest_model`.
 
     Raises:
-        UserError: there is no such corpus or no model.
+        UserError: there is no model.
     """
-    indexes = IndexFolder.found(root / open_corpus(corpus).name) if root.is_dir() else []
+    indexes = IndexFolder.found(root / dataset.name) if root.is_dir() else []
     if not indexes:
         return newest_model()
     model = max(indexes, key=lambda index: index.written_at).model
     if len(indexes) > 1:
-        say(f"Model: {model}, of the newest index of {corpus}; --model names another.")
+        say(f"Model: {model}, of the newest index of {dataset.name}; --model names another.")
     return model
 
 

@@ -131,9 +131,10 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     for name in request.codes:
         if name.removesuffix(AGAIN) not in CODES:
             raise UserError(f"There is no code {name!r}. {nearest(name, CODES)}")
-    request = replace(request, models=request.models or (model_for(names[0], request.root),))
     sets = [collections_of(name) for name in names]
     corpora = [[_opened(request, part) for part in parts] for _, parts in sets]
+    if not request.models:
+        request = replace(request, models=(model_for(corpora[0][0].task.dataset, request.root),))
     folders: dict[Path, str] = {}
     for corpus in chain.from_iterable(corpora):
         if corpus.folder in folders:

@@ -9,6 +9,7 @@ from m2dr.index.folder import IndexFolder
 from m2dr.index.store import Store
 from m2dr.maps.files import FEWEST_DOCUMENTS, Maps
 from m2dr.model.checkpoint import open_model
+from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.indexing.index import encode_corpus
 from m2dr.tasks.indexing.steps import fit_lacking
 from m2dr.tasks.models import with_lengths_of_index
@@ -87,6 +88,6 @@ def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) ->
         device=request.device, dtype=request.dtype, query_length=request.query_length,
         document_length=request.document_length,
     )  # fmt: skip
-    target = encode_corpus(index, model, sources)
+    target = encode_corpus(index, model, sources, open_corpus(corpus))
     fit_lacking(replace(target, fits=plans.has_exits))
     return dict(zip(sources, target.stores, strict=True))

@@ -284,6 +284,7 @@ def encode_stores(
     request: IndexRequest,
     model: Model,
     layers: Sequence[int],
+    dataset: Dataset,
     changed: Path | None = None,
 ) -> tuple[EncodingJob, Dataset, list[Store]]:
     """Return a finished store per layer, from one pass over the missing documents.
@@ -294,6 +295,7 @@ def encode_stores(
         request: of the corpus; its layers are not read.
         model: that was opened.
         layers: to encode.
+        dataset: the corpus, not read yet unless it changes.
         changed: file of the documents that the corpus will have.
 
     Returns:
@@ -306,7 +308,7 @@ def encode_stores(
     """
     if request.overwrite:
         _ = model.folder  # before vectors are removed that no model makes again
-    dataset, corpus = open_corpus(request.corpus), request.corpus
+    corpus = request.corpus
     index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
     if not request.overwrite:
         lengths = request.query_length, request.document_length

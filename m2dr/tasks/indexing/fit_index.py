@@ -33,8 +33,9 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
         UserError: there is no such index of the last layer, it has exits already, the model or the
             corpus has changed since, or the model ends in an exit of its own.
     """
-    model = open_model(request.model or model_for(request.corpus, request.root))
-    card, dataset = model.card, open_corpus(request.corpus)
+    dataset = open_corpus(request.corpus)
+    model = open_model(request.model or model_for(dataset, request.root))
+    card = model.card
     checkpoint.refuse_ended(model)
     index = IndexFolder.of(request.root, dataset.name, card.fingerprint)
     store, maps = index.store(card.layers), Maps(index)

@@ -14,7 +14,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
-from m2dr.data.dataset import document_line, row_of_document
+from m2dr.data.dataset import Dataset, document_line, row_of_document
 from m2dr.data.memory import CORPUS_FILE
 from m2dr.index.engines import check_engine
 from m2dr.index.folder import IndexFolder
@@ -58,8 +58,10 @@ class IndexReport(Report):
 def index_corpus(request: IndexRequest) -> IndexReport:
     """Encode the documents that are missing or have changed, and build the missing indexes."""
     refuse_both(request.resume, request.overwrite)
+    dataset = open_corpus(request.corpus)
+    request = replace(request, model=request.model or _model_for(dataset, request.root))
     model, layers, dims = check_index_request(request)
-    target = encode_corpus(request, model, layers)
+    target = encode_corpus(request, model, layers, dataset)
     ways = [(dim, *way) for dim in sorted(set(dims)) for way in _ways(request)]
     folders = reach(replace(target, engines=ways, threads=request.graph_threads))
     stores = target.stores
@@ -80,13 +82,12 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     Raises:
         UserError: there is no such model, layer, dim or engine.
     """
-    name = request.model or _model_for(request)
     require_runtime(request.runtime)
     if request.dtype == "int8":
         require("openvino", "nncf")
     if request.backend == "ray":
         require("ray")
-    model = open_model(name, request.query_length, request.document_length)
+    model = open_model(request.model, request.query_length, request.document_length)
     card = model.card
     read_log(request.queries, request.query_weight)  # before anything is encoded
     layers = request.layers or document_layers(card)
@@ -101,12 +102,11 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     return model, layers, dims
 
 
-def _model_for(request: IndexRequest) -> str:
+def _model_for(dataset: Dataset, root: Path) -> str:
     """Return the newest model; of a corpus with nothing but vectors without a model, these."""
-    folder = request.root / open_corpus(request.corpus).name
-    stored = IndexFolder.found(folder) if request.root.is_dir() else []
+    stored = IndexFolder.found(root / dataset.name) if root.is_dir() else []
     if stored and all(index.card.exists() for index in stored):
-        return model_for(request.corpus, request.root)
+        return model_for(dataset, root)
     return newest_model()
 
 
@@ -117,9 +117,11 @@ def _ways(request: IndexRequest) -> list[tuple[str, str]]:
     return [*ways, ("", request.factory)] if request.factory else ways
 
 
-def encode_corpus(request: IndexRequest, model: Model, layers: Sequence[int]) -> Target:
+def encode_corpus(
+    request: IndexRequest, model: Model, layers: Sequence[int], dataset: Dataset
+) -> Target:
     """Return the target of a request without engines; its stores are finished, one per layer."""
-    job, dataset, stores = encode_stores(request, model, layers)
+    job, dataset, stores = encode_stores(request, model, layers, dataset)
     fits = job.keeps_states and any(job.index.exits.glob("states-*"))
     if stores[-1].layer == model.card.layers:
         job = EncodingJob.of_store(
@@ -181,13 +183,13 @@ def _change(
 ) -> ChangeReport:
     model, changed = open_model(request.model), path.with_name(CHANGED)
     _ = model.folder  # which vectors that somebody else made do not have
-    name = open_corpus(request.corpus).name
+    dataset = open_corpus(request.corpus)
     new = {document.id: document for document in distinct(add)}
     absent, replaced, count = set(gone), dict[str, bool](), 0  # replaced: whether it differs
     remove_files(path.parent, f".{CHANGED}.*{TEMPORARY_SUFFIX}")  # of a change that was killed
     with atomic_path(changed) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
-            for document in open_corpus(request.corpus).documents():
+            for document in dataset.documents():
                 absent.discard(document.id)
                 if document.id in new:
                     fresh = new.pop(document.id)
@@ -207,8 +209,8 @@ def _change(
         if not count + len(new):
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
         shutil.copymode(path, temporary)
-    index = IndexFolder.of(request.root, name, model.card.fingerprint)
-    job, _, stores = encode_stores(request, model, index.layers, changed)
+    index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
+    job, _, stores = encode_stores(request, model, index.layers, dataset, changed)
     changed.replace(path)
     sync_folder(path.parent)
     reach(Target(job, open_corpus(request.corpus), stores))
@@ -245,12 +247,12 @@ def push_indexes(request: PushRequest) -> PushReport:
         Interrupted: Ctrl-C; what was written is kept.
     """
     check_milvus_engine(request.engine)
-    model = open_model(request.model or model_for(request.corpus, request.root))
-    corpus, fingerprint = open_corpus(request.corpus).name, model.card.fingerprint
-    index = IndexFolder.of(request.root, corpus, fingerprint)
+    dataset = open_corpus(request.corpus)
+    model = open_model(request.model or model_for(dataset, request.root))
+    index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
     layers = request.layers or index.layers
     if not layers:
-        raise UserError(f"{request.root}/ has no store of {corpus} by the model.")
+        raise UserError(f"{request.root}/ has no store of {dataset.name} by the model.")
     jobs = []
     for store in map(index.store, layers):
         for dim in request.dims or index.dims(store.layer) or (store.width,):

@@ -68,6 +68,7 @@ class ResolvedIndex:
     corpus: str  # as stores name it
     index: IndexFolder
     folder: Path | None = None  # of an index that the request names by its folder
+    opened: Dataset | None = None  # the corpus, not read yet
 
     @cached_property
     def state(self) -> list[tuple[int, ...]]:
@@ -86,7 +87,7 @@ class ResolvedIndex:
         Raises:
             UserError: there is none of that name, or it holds other documents than the stores.
         """
-        dataset = open_corpus(self.request.corpus)
+        dataset = self.opened or open_corpus(self.request.corpus)
         if self.index.layers:
             check_documents(dataset, self.index)
         return dataset
@@ -123,20 +124,17 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
     if request.index and not in_milvus(request.index):
         resolved = _resolve_folder(request, Path(request.index))
     else:
-        name = request.model or model_for(request.corpus, request.root)
-        model = _open_model(
-            name,
-            request,
-            lambda: IndexFolder.found(request.root / open_corpus(request.corpus).name),
-        )
+        dataset = open_corpus(request.corpus)
+        name = request.model or model_for(dataset, request.root)
+        corpus = dataset.name
+        model = _open_model(name, request, lambda: IndexFolder.found(request.root / corpus))
         card = model.card
-        for layer in (request.layer, request.document_layer):  # before a corpus is opened
+        for layer in (request.layer, request.document_layer):
             card.check(Cut(layer or card.layers, request.dim or 1))
-        corpus = open_corpus(request.corpus).name
         index = IndexFolder.of(request.root, corpus, card.fingerprint)
         lengths = request.query_length, request.document_length
         model = with_lengths_of_index(model, index, *lengths)
-        resolved = ResolvedIndex(request, model, corpus, index)
+        resolved = ResolvedIndex(request, model, corpus, index, opened=dataset)
         _ = resolved.dataset  # whose documents must be those of the stores
     _ = resolved.state  # before anything of it is opened
     check_cut(resolved)
