@@ -56,10 +56,10 @@ def __getattr__(name: str) -> Any:
         if "corpus" in own:  # as `train` takes it
             # Queries without judgements may be something else, such as a log or a number.
             is_own = "queries" in own and options.get("qrels") is None
-            about = ("columns",) if is_own else ("columns", "queries", "qrels")
-            parts = {name: options.pop(name, None) for name in about}
+            names = ("columns",) if is_own else ("columns", "queries", "qrels")
+            about = {name: options.pop(name, None) for name in names}
             split = options.get("split") or "train"
-            options["corpus"] = _corpus(options.get("corpus"), split=split, **parts)
+            options["corpus"] = _corpus(options.get("corpus"), split, **about)
         return command(request_of(command.request, options))
 
     run.__name__ = run.__qualname__ = name
@@ -121,7 +121,7 @@ def train(
     from m2dr.tasks.training.run_folder import read_run
 
     split = settings.get("split", "train")
-    settings["corpus"] = _corpus(corpus, columns, queries, qrels, split)
+    settings["corpus"] = _corpus(corpus, split, columns=columns, queries=queries, qrels=qrels)
     loss = settings.pop("loss") if callable(settings.get("loss")) else None
     request, folder = read_run(TrainSettings, "", config, (), settings, out, resume, overwrite)
     if task.separate_cuts(request):
@@ -162,7 +162,7 @@ def fit(
     from m2dr.tasks.training import fit as task
     from m2dr.tasks.training.run_folder import read_run
 
-    settings["corpus"] = _corpus(corpus, columns)
+    settings["corpus"] = _corpus(corpus, columns=columns)
     request, folder = read_run(FitSettings, task.FITTED, config, (), settings, out)
     report = task.fit(request, folder, overwrite)
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
@@ -195,17 +195,10 @@ def pretrain(
     return Encoder(report.folder)
 
 
-def _corpus(
-    data: object,
-    columns: Columns | None,
-    queries: object = None,
-    qrels: object = None,
-    split: str = "train",
-) -> str | None:
+def _corpus(data: object, split: str = "train", **about: Any) -> str | None:
     if data is not None:
-        return name_of_data(data, columns, queries, qrels, split)
-    parts = {"columns": columns, "queries": queries, "qrels": qrels}
-    if given := [name for name, part in parts.items() if part is not None]:
+        return name_of_data(data, split=split, **about)
+    if given := [name for name, part in about.items() if part is not None]:
         raise UserError(f"{' and '.join(given)} were given, and no corpus that they are of.")
     return None
 

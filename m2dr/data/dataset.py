@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import chain, count
 from math import isfinite
@@ -20,7 +20,7 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.progress import say_once
 from m2dr.core.records import Document, Fields, Judgement, Query, Value
 from m2dr.data.roles import DOCUMENT, METADATA
-from m2dr.data.tables import Ids, Row, StoredRows, id_of, parsed, text_of
+from m2dr.data.tables import Ids, Row, StoredRows, id_of, made, parsed, text_of
 
 # Given negatives kept per query. A group draws some ten of them, and official files give up to a
 # thousand: 400 million ids, more than fit in memory.
@@ -338,12 +338,9 @@ def as_documents(rows: Iterable[Row], first: int | None = 0) -> Iterator[Documen
     """
     numbered = first is not None
     for number, row in enumerate(rows):
-        try:
-            numbered = numbered and (number > 0 or "id" not in DOCUMENT.of(row)[0])
-            document = document_of(row, str(number + (first or 0)) if numbered else "")
-        except ValueError as error:
-            raise UserError(f"Document {number}: {error}.") from None
-        yield document
+        numbered = numbered and (number > 0 or "id" not in DOCUMENT.of(row)[0])
+        own = str(number + (first or 0)) if numbered else ""
+        yield made(partial(document_of, number=own), row, number)
 
 
 def own_fields(row: Mapping[str, object]) -> Fields:

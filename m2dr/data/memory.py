@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, count
@@ -18,8 +18,8 @@ from m2dr.core.records import Document
 from m2dr.data.dataset import as_documents, row_of_document
 from m2dr.data.loaders import open_dataset
 from m2dr.data.qrels import JUDGED, judgement_of, read_judgements
-from m2dr.data.roles import DOCUMENT, GROUP, JUDGEMENT, METADATA, PLAIN, QUERY, Roles, say_unread
-from m2dr.data.tables import Row, id_of, name_of, read_rows, row_of, rows_of, text_of
+from m2dr.data.roles import DOCUMENT, GROUP, JUDGEMENT, METADATA, PLAIN, QUERY
+from m2dr.data.tables import Row, by_role, id_of, made, name_of, read_rows, row_of, rows_of, text_of
 from m2dr.data.training_rows import training_row
 
 CORPUS_FILE = "corpus.jsonl"  # of a folder in the layout of BEIR, which every command opens
@@ -159,10 +159,7 @@ def _kept(data: object, columns: Columns, passages: Passages | None) -> Iterator
         return
     check = partial(training_row, "", False, {}) if GROUP.has(first, "query", "positives") else dict
     for number, row in enumerate(rows):
-        try:
-            check(row)  # whose ids and texts JSON may hold otherwise
-        except ValueError as error:
-            raise UserError(f"Row {number}: {error}.") from None
+        made(check, row, number)  # JSON may hold its ids and texts otherwise
         yield {name: value for name, value in row.items() if not isinstance(value, _BYTES)}
 
 
@@ -192,26 +189,6 @@ def _is_labelled(data: object) -> bool:
     return series and list(data.index) != [*range(len(data.index))]  # type: ignore[attr-defined]  # it has one
 
 
-def _made(
-    what: str,
-    rows: Iterable[Row],
-    roles: Roles,
-    needed: Sequence[str],
-    make: Callable[[Row], Row],
-) -> Iterator[Row]:
-    """Yield what is made of the values of rows by role, as `by_role` does of files."""
-    unread: dict[str, None] = {}
-    for number, row in enumerate(rows):
-        try:
-            values, rest = roles.of(row, *needed)
-            made = make(values)
-        except ValueError as error:
-            raise UserError(f"{what} {number}: {error}.") from None
-        unread.update(dict.fromkeys(rest))
-        yield made
-    say_unread(what, unread)
-
-
 def _queries(data: object) -> Iterator[Row]:
     named = isinstance(data, str | PathLike)
     rows = read_rows(Path(data)) if named else rows_of(data, _query)  # type: ignore[arg-type]  # a path
@@ -225,7 +202,7 @@ def _queries(data: object) -> Iterator[Row]:
         text = text_of(values["text"], "the text", empty=True)
         return {"_id": id_of(values.get("id", number)), "text": text}
 
-    return _made("Query", rows, QUERY, ("text",), query)
+    return by_role(rows, QUERY, ("text",), query)
 
 
 def _query(item: Any) -> Row:  # of any form
@@ -242,7 +219,7 @@ def _judgements(data: object) -> Iterator[Row]:
     if isinstance(data, Mapping) and not JUDGEMENT.has(data, "query"):  # those of columns
         data = [pair for query, judged in data.items() for pair in _pairs(query, judged)]
     rows = rows_of(data, _judgement)
-    return _made("Judgement", rows, JUDGEMENT, JUDGED, lambda values: asdict(judgement_of(values)))
+    return map(asdict, by_role(rows, JUDGEMENT, JUDGED, judgement_of))
 
 
 def _pairs(query: object, judged: Any) -> list[tuple[object, object, object]]:

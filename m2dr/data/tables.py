@@ -20,6 +20,7 @@ import numpy as np
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import absolute_path
+from m2dr.core.progress import say_once
 from m2dr.core.records import paired
 from m2dr.data.roles import DOCUMENT, Roles, say_unread
 from m2dr.data.text_files import (
@@ -125,7 +126,7 @@ def parsed(
 
 
 def by_role(
-    path: Path,
+    source: Path | Iterable[Row],
     roles: Roles,
     needed: Sequence[str],
     parse: Callable[[Row], Parsed],
@@ -142,8 +143,11 @@ def by_role(
         unread.update(dict.fromkeys(rest))
         return parse(values)
 
-    yield from parsed(path, renamed, names)
-    say_unread(path, unread)
+    if isinstance(source, Path):
+        yield from parsed(source, renamed, names)
+    else:
+        yield from (made(renamed, row, number) for number, row in enumerate(source))
+    say_unread(source if isinstance(source, Path) else "Data in memory", unread)
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -222,17 +226,18 @@ def _rows_in(data: object, parse: Callable[[Any], Row] | None) -> Iterator[Row]:
             if hasattr(value, "with_format") or hasattr(value, "columns"):
                 yield from (row | {"split": split_name(str(name))} for row in rows_of(value))
             else:
-                yield {"_id": name} | _row(row_of, value, repr(name))
+                yield {"_id": name} | made(row_of, value, repr(name))
     elif isinstance(source, set | frozenset):
         raise UserError("A set was given, which has no order; a list of its items is needed.")
     elif isinstance(source, Iterable) and not isinstance(source, str | bytes):
         for number, item in enumerate(source):
-            yield _row(parse or row_of, item, str(number))
+            yield made(parse or row_of, item, number)
     else:
         raise UserError(f"A list, a dict or a table of rows is needed, not {source!r:.100}.")
 
 
-def _row(parse: Callable[[Any], Row], item: Any, name: str) -> Row:
+def made(parse: Callable[[Any], Parsed], item: Any, name: object) -> Parsed:
+    """Return what is made of a row; its ValueError gets the name of the row."""
     try:
         return parse(item)
     except ValueError as error:
@@ -572,7 +577,11 @@ def _scalars(batch: "pa.RecordBatch", binary: bool = False) -> "pa.RecordBatch":
         for number, field in enumerate(batch.schema)
         if _RATED.search(field.name) or not _is_long(field.type, binary)
     ]
-    return batch.select(kept) if len(kept) < batch.num_columns else batch
+    if len(kept) == batch.num_columns:
+        return batch
+    left = ", ".join(batch.schema.names[n] for n in range(batch.num_columns) if n not in kept)
+    say_once(f"Left out are the columns {left}: vectors, bytes and maps are no fields.")
+    return batch.select(kept)
 
 
 def _is_long(kind: "pa.DataType", binary: bool) -> bool:

@@ -129,7 +129,7 @@ def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
         index.add(more)
     with pytest.raises(UserError, match="Two documents have the id 'new'"):
         index.add([more[0], more[0]], replace=True)
-    with pytest.raises(UserError, match="Document 1: "):
+    with pytest.raises(UserError, match="Row 1: "):
         index.add([more[0], "a text"], replace=True)
     added = index.add(more, replace=True)
     deleted = index.delete(["d0"])
