@@ -269,6 +269,8 @@ def _parameter(name: str, each: Field[Any], hint: Hint) -> Callable[[Command], C
             required=required,
         )
     flags = described.flags or (f"--{name.replace('_', '-')}",)
+    if item is bool and value is None:  # not named is neither
+        flags = (f"{flags[0]}/--no-{flags[0][2:]}",)
     is_empty = required or value is False or value in (None, "", ())
     default = described.default or ("" if is_empty else _word(value))
     if value is True:
@@ -276,8 +278,8 @@ def _parameter(name: str, each: Field[Any], hint: Hint) -> Callable[[Command], C
     return click.option(
         *flags,
         name,
-        type=None if hint is bool else _type(item, described, is_list),
-        is_flag=True if hint is bool else None,  # False would let it stand without its value
+        type=None if item is bool else _type(item, described, is_list),
+        is_flag=True if item is bool else None,  # False would let it stand without its value
         multiple=many,
         callback=_joined if is_list else None,
         required=required,

@@ -242,6 +242,11 @@ class Asked:
     queries: tuple[str, ...] = ()  # distinct ones of a log
     query_weight: float | None = None  # of all of these in the words; None is the default
     store: Dtype | None = None  # number format of vectors; by default as the model's card says
+    exits: bool = True  # whether exits are fitted once there are documents enough
+    query_length: int | None = None  # tokens; by default as the model
+    document_length: int | None = None
+    columns: tuple[tuple[str, str], ...] = ()  # of the corpus: m2dr's name, and that of the column
+    passages: tuple[int, int] | None = None  # words of each, and of its overlap with the one before
 
 
 # How the token states of a text become one vector. The last three are named as in

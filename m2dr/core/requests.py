@@ -311,8 +311,10 @@ class IndexRequest(QueryLog, _EncodesDocuments, _OfIndexes):
         "Number format. Default: that of the existing store, else f16 (f32 if the model's card "
         "says exits = model).",
     )
-    exits: bool = option(
-        True, "Fit exits on the documents, so that queries of any layer can search the index."
+    exits: bool | None = option(
+        None,
+        "Fit exits on the documents, so that queries of any layer can search the index.",
+        default="as before, else exits",
     )
     language: str = language_option()
     query_length: int | None = length_option("query")
@@ -386,12 +388,16 @@ class ImportRequest(GivenLog, _OfIndexes):
         "Folder or id of the model that made the vectors. Default: none; words of the documents "
         "encode queries.",
     )
-    name: str = option("", "Name of vectors without a model. Default: a digest of them.")
-    similarity: Similarity = option("cosine", "Similarity of vectors without a model.")
+    name: str = option("", "Name of vectors without a model. Default: as before, else a digest.")
+    similarity: Similarity | None = option(
+        None,
+        "Similarity of vectors without a model.",
+        default="as these vectors were imported before, else cosine",
+    )
     rotate: Literal["auto", "yes", "no"] = option(
         "auto",
-        "Rotate vectors without a model to their principal axes, for better prefixes; auto: if "
-        "prefixes are far better then.",
+        "Rotate vectors without a model to their principal axes, for better prefixes; auto: as "
+        "before, else if prefixes are far better then.",
     )
     ids: Path | None = option(None, "Docids of the vectors, one per line.", is_file=True)
     layer: int | None = option(None, "Layer that made the vectors. Default: the last.")
@@ -404,7 +410,9 @@ class ImportRequest(GivenLog, _OfIndexes):
         "mere name.",
     )
     engine: str = option("flat", "Engine to build.")
-    store: Literal["f16", "f32"] = option("f16", "Number format of the stored vectors.")
+    store: Literal["f16", "f32"] | None = option(
+        None, "Number format of the stored vectors.", default="that of the index, else f16"
+    )
     overwrite: bool = option(False, "Replace an existing store.")
     _: KW_ONLY
     dtype: str = option("auto", "Number format of the sample: auto, fp32 or bf16; auto is fp32.")

@@ -3,7 +3,7 @@
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, count
 from os import PathLike, fspath
@@ -13,7 +13,14 @@ from typing import Any
 import msgspec
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import cache_folder, file_state, json_sha256, sha256_of
+from m2dr.core.files import (
+    cache_folder,
+    file_state,
+    json_sha256,
+    read_record,
+    sha256_of,
+    write_record,
+)
 from m2dr.core.records import Document
 from m2dr.data.dataset import as_documents, row_of_document
 from m2dr.data.loaders import open_dataset
@@ -25,8 +32,25 @@ from m2dr.data.training_rows import training_row
 CORPUS_FILE = "corpus.jsonl"  # of a folder in the layout of BEIR, which every command opens
 Columns = Mapping[str, str]  # by m2dr's name of a column, that of the data
 Passages = tuple[int, int]  # words of each, and of its overlap with the one before
+_MADE = "made.json"  # beside a copy in the cache
 _BYTES = (bytes, bytearray, memoryview)
 _encode = msgspec.json.Encoder(enc_hook=lambda _: None).encode
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a copy in the cache was made from: a file, and how it was read."""
+
+    path: str
+    columns: tuple[tuple[str, str], ...] = ()
+    passages: Passages | None = None
+
+    @classmethod
+    def of(cls, name: str) -> "Made":
+        """Return what a file was made from; of one that is no copy, the file itself."""
+        record = Path(name).parent / _MADE
+        of_cache = cache_folder() / "data" in record.parents and record.exists()
+        return read_record(record, cls) if of_cache else cls(name)
 
 
 def name_of_data(
@@ -127,6 +151,7 @@ def _changed_file(path: Path, columns: Columns, passages: Passages | None) -> st
     target = folder / f"{name_of(path)}.jsonl"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        write_record(folder / _MADE, Made(str(path), tuple(columns.items()), passages))
         with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
             _write(Path(aside), {target.name: _kept(path, columns, passages)})
             Path(aside, target.name).replace(target)

@@ -59,7 +59,7 @@ class FaissIndex(Searchable):
     search_params: Mapping[str, int] = field(default_factory=dict)
     store: Store | None = None  # what candidates are rescored with
     gpu: Handle = None  # the same index on a gpu
-    store_folder: Path = Path()  # the folder that holds the index, and its store if kept
+    folder: Path = Path()  # of the index, in that of its store if that was kept
     rows: Rows | None = None  # that a filter lets through, increasing; None: all
 
     @property
@@ -81,6 +81,11 @@ class FaissIndex(Searchable):
     def rescore(self) -> int:
         """Candidates per wanted document that are scored again with the store; 0: none."""
         return self.search_params.get("rescore", 0)
+
+    @cached_property
+    def _stored(self) -> Store:
+        """The store that the index was cut from."""
+        return self.store or open_store(self.folder.parent)
 
     def with_search_params(
         self, search_params: Mapping[str, int], store: Store | None = None
@@ -109,7 +114,7 @@ class FaissIndex(Searchable):
 
     def where(self, wanted: Filter) -> "FaissIndex":
         """See Searchable; the store beside the index has the fields."""
-        store = self.store or open_store(self.store_folder)
+        store = self._stored
         # FAISS selects no rows on a gpu.
         return replace(self, rows=store.matching(wanted), store=store, gpu=None)
 
@@ -124,7 +129,7 @@ class FaissIndex(Searchable):
             return self._searched(prepared, k)
         # A graph, or a few lists, may miss the documents that a filter lets through, and some
         # engines heed no selector.
-        scan = ExactIndex(self.store or open_store(self.store_folder), self.dim, rows=self.rows)
+        scan = ExactIndex(self._stored, self.dim, rows=self.rows)
         if self.documents <= SCANNED:
             return scan.search(queries, k)
         try:
@@ -327,9 +332,9 @@ def _write_index(
     ).write(target)
 
 
-def rebuild_indexes(before: Path, store: Store) -> None:
-    """Build for a store, in its folder, the same indexes that the folder `before` has."""
-    for built in built_indexes(before):
+def rebuild_indexes(before: Store, store: Store) -> None:
+    """Build for a store the same indexes that the store `before` has beside it."""
+    for built in built_indexes(before.folder):
         manifest = IndexManifest.read(built.folder)
         is_factory = built.engine == factory_name(manifest.factory)
         factory, engine = (manifest.factory, "") if is_factory else ("", built.engine)
@@ -452,7 +457,7 @@ def open_index(
             ) from error
     elif store is not None and store.manifest.digest != manifest.store:
         raise UserError(f"{folder} was not cut from the vectors in {store.folder}. Give its own.")
-    opened = FaissIndex(manifest, docids, handle, store_folder=folder.parent)
+    opened = FaissIndex(manifest, docids, handle, folder=folder)
     return opened.with_search_params(chosen, store)
 
 

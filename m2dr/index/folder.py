@@ -249,7 +249,7 @@ class IndexFolder:
 
         Other things in the folder are kept.
         """
-        _exchange(self._beside(""), self.new.path)
+        exchange(self._beside(""), self.new.path)
         self.end_sync()
 
     def end_sync(self) -> None:
@@ -279,7 +279,7 @@ def _number(folder: Path) -> int:
     return int(folder.name[6:])
 
 
-def _exchange(first: Path, second: Path) -> None:
+def exchange(first: Path, second: Path) -> None:
     """Exchange two folders: at once where the system can, else by three renames."""
     sync(second)
     with suppress(AttributeError, OSError):

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import say
-from m2dr.core.records import Asked, Dtype, FitRecord, Query
-from m2dr.core.requests import refuse_weight_alone
+from m2dr.core.records import Asked, FitRecord, Query
+from m2dr.core.requests import QueryLog, refuse_weight_alone
 from m2dr.data.qrels import read_topics
 from m2dr.data.sentences import is_plain_text
 from m2dr.data.tables import read_lines
@@ -37,31 +38,24 @@ def logged(fit: FitRecord, queries: Sequence[str], weight: float) -> FitRecord:
     )
 
 
-def asked_now(
-    before: Asked,
-    log: Path | None,
-    weight: float | None,
-    language: str = "",
-    store: Dtype | None = None,
-) -> Asked:
+def asked_now(before: Asked, log: QueryLog, **named: Any) -> Asked:
     """Return what an index is asked to be; what is not named now is as before.
 
     Args:
         before: what was asked until now.
-        log: file of queries.
-        weight: of these, or of those of before.
-        language: of the words.
-        store: number format of vectors.
+        log: a file of queries and their weight; without a file it is that of those of before.
+        named: other fields of `Asked`; None, "" and () name nothing.
 
     Raises:
         UserError: as `read_log`.
     """
-    queries = before.queries
-    if log is not None or not queries:
-        queries = read_log(log, weight)
+    queries, weight = before.queries, log.query_weight
+    if log.queries is not None or not queries:
+        queries = read_log(log.queries, weight)
     elif weight is None:
         weight = before.query_weight
-    return Asked(language or before.language, queries, weight, store or before.store)
+    told = {name: value for name, value in named.items() if value not in (None, "", ())}
+    return replace(before, queries=queries, query_weight=weight, **told)
 
 
 def read_log(path: Path | None, weight: float | None) -> tuple[str, ...]:

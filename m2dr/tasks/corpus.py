@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -22,11 +22,12 @@ from m2dr.core.files import (
     write_record,
 )
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Document
+from m2dr.core.records import Asked, Document
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset, document_line
 from m2dr.data.loaders import open_dataset
-from m2dr.data.memory import Columns, Passages, name_of_data
+from m2dr.data.memory import CORPUS_FILE, Columns, Made, Passages, name_of_data
+from m2dr.data.tables import is_table, name_of
 from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.folder import IndexFolder
@@ -53,8 +54,9 @@ def open_corpus(name: str) -> Dataset:
 
 
 def absolute(name: str) -> str:
-    """Return the name of a corpus as it is understood in any working folder."""
+    """Return the name of a corpus, or what a copy is of, as any working folder understands it."""
     called, path = named(name)
+    path = Made.of(path).path
     path = str(absolute_path(Path(path))) if Path(path).exists() else path
     return f"{called}={path}" if called else path
 
@@ -72,21 +74,43 @@ def changed_corpus(name: str, columns: Columns | None, passages: Passages | None
     return f"{called}={path}" if called else path
 
 
-def model_for(dataset: Dataset, root: Path) -> str:
+def name_of_corpus(name: str) -> str:
+    """Return the name of a corpus, of a file without reading it: its columns may have any name."""
+    called, path = named(name)
+    is_file = Path(path).is_file() and is_table(Path(path))
+    return called or (name_of(Path(path)) if is_file else open_corpus(path).name)
+
+
+def as_indexed(name: str, asked: Asked) -> tuple[str, Asked]:
+    """Return a corpus with the columns and passages of its index, and what is asked with these.
+
+    Those that were named now stand; a folder of `Index.build` holds its passages as they are.
+    """
+    called, path = named(name)
+    made = Made.of(path)
+    columns, passages = made.columns or asked.columns, made.passages or asked.passages
+    now = replace(asked, columns=columns, passages=passages)
+    if Path(made.path, CORPUS_FILE).exists():
+        return name, now
+    original = f"{called}={made.path}" if called else made.path
+    return changed_corpus(original, dict(columns), passages), now
+
+
+def model_for(corpus: str, root: Path) -> str:
     """Return the model of a command that names none and searches an index; say which it is.
 
-    It is that of the index of the corpus; of several the newest, in which vectors that somebody
+    It is that of the index of the corpus of this name; of several the newest, in which vectors that somebody
     else made count as a model. Without an index it is `newest_model`.
 
     Raises:
         UserError: there is no model.
     """
-    indexes = IndexFolder.found(root / dataset.name) if root.is_dir() else []
+    indexes = IndexFolder.found(root / corpus) if root.is_dir() else []
     if not indexes:
         return newest_model()
     model = max(indexes, key=lambda index: index.written_at).model
     if len(indexes) > 1:
-        say(f"Model: {model}, of the newest index of {dataset.name}; --model names another.")
+        say(f"Model: {model}, of the newest index of {corpus}; --model names another.")
     return model
 
 

@@ -134,7 +134,8 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     sets = [collections_of(name) for name in names]
     corpora = [[_opened(request, part) for part in parts] for _, parts in sets]
     if not request.models:
-        request = replace(request, models=(model_for(corpora[0][0].task.dataset, request.root),))
+        first = corpora[0][0].task.dataset.name
+        request = replace(request, models=(model_for(first, request.root),))
     folders: dict[Path, str] = {}
     for corpus in chain.from_iterable(corpora):
         if corpus.folder in folders:

@@ -54,7 +54,8 @@ def grid_plans(request: EvaluateRequest, name: str, dataset: Dataset) -> GridPla
     model = with_lengths_of_index(model, index, *lengths)
     exits = request.exits or card.exits
     will_be_fitted = exits == "index" or (
-        not index.holds(card.layers)
+        index.asked.exits
+        and not index.holds(card.layers)
         and dataset.document_count >= FEWEST_DOCUMENTS
         and not model.last_layer_has_exit
     )
@@ -84,10 +85,10 @@ def encode_documents(request: EvaluateRequest, corpus: str, plans: GridPlans) ->
     layers = {plan.document_layer for plan in plans.by_layer.values()}
     sources = sorted({*layers, *((model.card.layers,) if plans.has_exits else ())})
     index = IndexRequest(
-        corpus, model.name, exits=plans.has_exits, runtime=request.runtime, root=request.root,
-        device=request.device, dtype=request.dtype, query_length=request.query_length,
+        corpus, model.name, runtime=request.runtime, root=request.root, device=request.device,
+        dtype=request.dtype, query_length=request.query_length,
         document_length=request.document_length,
     )  # fmt: skip
-    target = encode_corpus(index, model, sources, open_corpus(corpus))
+    target = encode_corpus(index, model, sources, plans.has_exits)
     fit_lacking(replace(target, fits=plans.has_exits))
     return dict(zip(sources, target.stores, strict=True))

@@ -25,7 +25,7 @@ from m2dr.core.files import (
     write_record,
 )
 from m2dr.core.progress import progress, say
-from m2dr.core.records import EXITS_FILE, Document, Fields
+from m2dr.core.records import EXITS_FILE, Asked, Document, Fields
 from m2dr.core.requests import SHARD_ROWS, IndexRequest, QueryLog, of_queries
 from m2dr.data.dataset import Dataset
 from m2dr.index.faiss import rebuild_indexes
@@ -56,7 +56,15 @@ from m2dr.model.graphs import (
 )
 from m2dr.model.int8 import SAMPLED_DOCUMENTS, quantize
 from m2dr.model.tokens import Ragged
-from m2dr.tasks.corpus import CorpusRows, absolute, finish_change, open_corpus, texts_of
+from m2dr.tasks.corpus import (
+    CorpusRows,
+    absolute,
+    as_indexed,
+    finish_change,
+    name_of_corpus,
+    open_corpus,
+    texts_of,
+)
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
 from m2dr.tasks.models import with_lengths_of_index
@@ -284,8 +292,8 @@ def encode_stores(
     request: IndexRequest,
     model: Model,
     layers: Sequence[int],
-    dataset: Dataset,
     changed: Path | None = None,
+    fits: bool | None = None,
 ) -> tuple[EncodingJob, Dataset, list[Store]]:
     """Return a finished store per layer, from one pass over the missing documents.
 
@@ -295,8 +303,8 @@ def encode_stores(
         request: of the corpus; its layers are not read.
         model: that was opened.
         layers: to encode.
-        dataset: the corpus, not read yet unless it changes.
         changed: file of the documents that the corpus will have.
+        fits: whether exits will be fitted; None: as the index was asked.
 
     Returns:
         The job with the runtime that was chosen, the documents, and the stores.
@@ -308,26 +316,28 @@ def encode_stores(
     """
     if request.overwrite:
         _ = model.folder  # before vectors are removed that no model makes again
-    corpus = request.corpus
-    index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
-    if not request.overwrite:
-        lengths = request.query_length, request.document_length
-        model = with_lengths_of_index(model, index, *lengths)
+    index = IndexFolder.of(request.root, name_of_corpus(request.corpus), model.card.fingerprint)
+    corpus, asked = as_indexed(request.corpus, index.asked)
+    asked = asked_now(
+        asked, request, language=request.language, store=request.store, exits=request.exits,
+        query_length=request.query_length, document_length=request.document_length,
+    )  # fmt: skip
+    dataset, model = open_corpus(corpus), _with_lengths(model, asked, index, request.overwrite)
     card = model.card
     if changed is None:
         finish_change(dataset, index)
     else:
         corpus = f"{dataset.name}={changed}"
         dataset = open_corpus(corpus)
-    asked = asked_now(
-        index.asked, request.queries, request.query_weight, request.language, request.store
-    )
     label = model.label(absolute(request.corpus))
     form = asked.store or ("f32" if card.exits == "model" else "f16")
     plan = StorePlan(dataset.name, 0, card.width, label, form)
     plans = {index.layer(layer): replace(plan, layer=layer) for layer in sorted(set(layers))}
     stores = tuple(_as_begun(request, plans))
-    maps, exits = Maps(index), request.exits and max(layers) == card.layers > 0
+    maps, exits = Maps(index), asked.exits if fits is None else fits
+    if request.queries and not exits:
+        raise UserError(f"{request.queries} is for exits, and {index} was asked to have none.")
+    exits = exits and max(layers) == card.layers > 0
     exits = exits and changed is None and not model.last_layer_has_exit
     if exits and maps.exist and not request.overwrite:
         refuse_other_fit(maps, request, request.language)
@@ -353,7 +363,7 @@ def encode_stores(
                 shutil.rmtree(index.int8, ignore_errors=True)
             rows = CorpusRows.of(dataset) if index.is_begun else None
         for path, plan in stores:
-            _refuse_other(path, plan, request.dtype)
+            _refuse_other(index, path, plan, request.dtype)
         index.ask(asked)
         if rows and not all(rows.digest.is_of(store.manifest) for store in index.stores()):
             _sync(replace(job, keeps_states=False), dataset, rows, request.workers, request.backend)
@@ -361,6 +371,14 @@ def encode_stores(
         job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
         _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
+
+
+def _with_lengths(model: Model, asked: Asked, index: IndexFolder, overwrite: bool) -> Model:
+    """Return a model with the lengths that were asked, or else those of stores that stay."""
+    lengths = asked.query_length, asked.document_length
+    if overwrite:
+        return model.with_lengths(*lengths)
+    return with_lengths_of_index(model, index, *lengths)
 
 
 def _as_begun(request: IndexRequest, plans: Mapping[Path, StorePlan]) -> Iterator[PlannedStore]:
@@ -390,15 +408,17 @@ def refuse_other_fit(maps: Maps, log: QueryLog, language: str = "") -> None:
         )
 
 
-def _refuse_other(folder: Path, plan: StorePlan, dtype: str) -> None:
+def _refuse_other(index: IndexFolder, folder: Path, plan: StorePlan, dtype: str) -> None:
     """Refuse vectors of other settings, or of int8 where another number format is named."""
     runtime = _runtime_of(folder)
     if runtime and dtype != "auto" and (dtype == "int8") != runtime.startswith(INT8):
         raise UserError(f"{folder} was encoded in {runtime}, not in {dtype}.")
     if (folder / STORE).exists():
         stored = open_store(folder).manifest.plan
-        imported = ("dtype", "width") if stored.runtime == IMPORTED else ()
+        imported = ("width",) if stored.runtime == IMPORTED else ()
         stored.refuse_other(plan, folder, ("shard_rows", "runtime", *imported))
+    for begun in index.plans:  # of other layers
+        begun.refuse_other(replace(begun, label=plan.label), index.layer(begun.layer))
 
 
 def _encode_missing(
@@ -437,7 +457,7 @@ def _finish(writers: Sequence[StoreWriter], dataset: Dataset) -> None:
     file_digest = write_fields(first, fields())
     for writer in writers:
         if file_digest and writer.folder != first.parent:
-            _link(first, writer.folder / FIELDS)
+            link(first, writer.folder / FIELDS)
         writer.finish(file_digest, digest.hexdigest())
 
 
@@ -485,7 +505,7 @@ def _sync(job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, back
     _encode_missing(job, dataset, rows, count, backend)
     for store in before:
         (new.layer(store.layer) / COPIED).unlink(missing_ok=True)
-        rebuild_indexes(store.folder, new.store(store.layer))
+        rebuild_indexes(store, new.store(store.layer))
     if Maps(index).are_fitted:
         _keep_maps(Maps(index), Maps(new).folder)
     index.swap_in()
@@ -496,11 +516,11 @@ def _keep_maps(maps: Maps, target: Path) -> None:
     record = maps.record
     target.mkdir(exist_ok=True)
     for name, _ in record.files:
-        _link(maps.folder / name, target / name)
+        link(maps.folder / name, target / name)
     write_record(target / EXITS_FILE, record)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it where a disk has no links."""
     target.unlink(missing_ok=True)
     with suppress(OSError):

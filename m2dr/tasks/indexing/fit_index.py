@@ -11,7 +11,7 @@ from m2dr.maps.files import Maps
 from m2dr.maps.log import asked_now
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import open_model
-from m2dr.tasks.corpus import CorpusDigest, model_for, open_corpus
+from m2dr.tasks.corpus import CorpusDigest, as_indexed, model_for, name_of_corpus, open_corpus
 from m2dr.tasks.indexing.encode import EncodingJob, refuse_other_fit
 from m2dr.tasks.indexing.steps import Target, check_given, reach
 
@@ -33,11 +33,13 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
         UserError: there is no such index of the last layer, it has exits already, the model or the
             corpus has changed since, or the model ends in an exit of its own.
     """
-    dataset = open_corpus(request.corpus)
-    model = open_model(request.model or model_for(dataset, request.root))
+    name = name_of_corpus(request.corpus)
+    model = open_model(request.model or model_for(name, request.root))
     card = model.card
     checkpoint.refuse_ended(model)
-    index = IndexFolder.of(request.root, dataset.name, card.fingerprint)
+    index = IndexFolder.of(request.root, name, card.fingerprint)
+    corpus, asked = as_indexed(request.corpus, index.asked)
+    dataset = open_corpus(corpus)
     store, maps = index.store(card.layers), Maps(index)
     if not request.overwrite and maps.are_fitted:
         refuse_other_fit(maps, request, request.language)
@@ -54,9 +56,8 @@ def fit_index(request: FitIndexRequest) -> FitIndexReport:
         raise UserError(
             f"{store.folder} holds other documents than {request.corpus}; index it again."
         )
-    asked = asked_now(index.asked, request.queries, request.query_weight, request.language)
-    index.ask(asked)
-    job = EncodingJob.of_store(store, index, model, request.corpus, request.device, request.dtype)
+    index.ask(asked_now(asked, request, language=request.language, exits=True))
+    job = EncodingJob.of_store(store, index, model, corpus, request.device, request.dtype)
     given = request.queries, request.query_vectors
     refits, bridge = request.overwrite, request.query_model
     reach(Target(job, dataset, [store], True, refits, given, bridge))

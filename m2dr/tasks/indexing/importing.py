@@ -11,7 +11,7 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import GIVEN, Cut, ModelCard, Similarity, default_dims
+from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard, Similarity, default_dims
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import SHARD_ROWS, ImportRequest, refuse_weight_alone
 from m2dr.data.dataset import Dataset
@@ -28,7 +28,8 @@ from m2dr.maps.log import asked_now
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
 from m2dr.model.folder import ModelFolder
-from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus
+from m2dr.tasks.corpus import CorpusRows, absolute, as_indexed, name_of_corpus, open_corpus
+from m2dr.tasks.models import with_lengths_of_index
 from m2dr.tasks.vectors import vectors_of
 
 # How far an imported vector may lie from the same document encoded here, where one document lies
@@ -66,10 +67,15 @@ class _Source:
     corpus: CorpusRows | None
 
     @classmethod
-    def of(cls, request: ImportRequest) -> "_Source":
+    def of(cls, request: ImportRequest, model: Model | None) -> "_Source":
         vectors, dataset = vectors_of(request.vectors, request.ids), None
         try:
-            dataset = open_corpus(request.corpus)
+            name = request.corpus
+            if model:
+                fingerprint = model.card.fingerprint
+                index = IndexFolder.of(request.root, name_of_corpus(name), fingerprint)
+                name, _ = as_indexed(name, index.asked)
+            dataset = open_corpus(name)
         except UserError:
             if not request.model or request.sample or vectors.ids is None:
                 raise
@@ -102,9 +108,10 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     from m2dr.tasks.indexing.steps import Target, check_given, reach
 
     refuse_weight_alone(request.queries, request.query_weight)
-    source = _Source.of(request)
+    named = open_model(request.model) if request.model else None
+    source = _Source.of(request, named)
     vectors, dataset = source.vectors, source.dataset
-    model, rotation = _model_of(request, source)
+    model, rotation = (named, None) if named else _without_model(request, source)
     card = model.card
     check_given(model, request.queries, request.query_vectors)
     layer = card.layers if request.layer is None else request.layer
@@ -121,13 +128,18 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         _try(request, source, dataset, model, layer)
     name = dataset.name if dataset else request.corpus
     index = IndexFolder.of(request.root, name, card.fingerprint)
-    folder, label = index.layer(layer), model.label(absolute(request.corpus))
-    plan = manifest.StorePlan(
-        name, layer, vectors.width, label, request.store, SHARD_ROWS, manifest.IMPORTED
-    )
+    corpus, asked = request.corpus, index.asked
+    if dataset:
+        corpus, asked = as_indexed(corpus, asked)
+    asked = asked_now(asked, request, store=request.store)
+    model = with_lengths_of_index(model, index, asked.query_length, asked.document_length)
+    folder, label = index.layer(layer), model.label(absolute(corpus))
+    form, imported = asked.store or "f16", manifest.IMPORTED
+    plan = manifest.StorePlan(name, layer, vectors.width, label, form, SHARD_ROWS, imported)
     with index.lock():
         index.end_sync()
         if request.overwrite or not index.holds(layer):
+            index.ask(asked)
             clear_store(folder)
             if not request.model:
                 _begin(index, card, rotation)
@@ -138,9 +150,9 @@ def import_vectors(request: ImportRequest) -> ImportReport:
             remove_leftovers(folder)  # of an import that was killed as its store was finished
         if Maps(index).are_fitted:
             refuse_other_fit(Maps(index), request)
-        index.ask(asked_now(index.asked, request.queries, request.query_weight))
+        index.ask(asked)
     store, engines = index.store(layer), [(dim, request.engine, "") for dim in dims]
-    job = EncodingJob.of_store(store, index, model, request.corpus, request.device, request.dtype)
+    job = EncodingJob.of_store(store, index, model, corpus, request.device, request.dtype)
     given, fits = (request.queries, request.query_vectors), not request.model
     files = reach(Target(job, dataset, [store], fits, given=given, engines=engines))
     return ImportReport(folder, store.documents, store.width, sampled, files=files)
@@ -149,39 +161,62 @@ def import_vectors(request: ImportRequest) -> ImportReport:
 # Vectors without a model
 
 
-def _model_of(request: ImportRequest, source: _Source) -> tuple[Model, Float32 | None]:
-    """Return the model, or what stands for it of vectors without one, and their rotation, if any.
+def _without_model(request: ImportRequest, source: _Source) -> tuple[Model, Float32 | None]:
+    """Return what stands for the model of vectors without one, and their rotation, if any.
 
-    The vectors count as the only layer of an unknown encoder; layer 0 is words.
+    The vectors count as the only layer of an unknown encoder; layer 0 is words. Name, similarity
+    and rotation are those of an import before, of these vectors or of this name, where none other
+    is named now.
     """
-    if request.model:
-        return open_model(request.model), None
     from m2dr.maps.exits import fit_rotation
 
-    digest, rows = hashlib.sha256(), source.rows
-    width, similarity = source.vectors.width, request.similarity
+    sha256, rows, width = hashlib.sha256(), source.rows, source.vectors.width
     for start in range(0, len(rows), SHARD_ROWS):
-        digest.update(source.block(start).tobytes())
+        sha256.update(source.block(start).tobytes())
+    digest = sha256.hexdigest()
+    before = _card_before(request, source.dataset, digest)
+    similarity = request.similarity or (before.similarity if before else "cosine")
     sample = source.vectors.finite(rows[sampled_rows(len(rows))])
     rotation = fit_rotation(sample, "pca", similarity, ())
     dim = max(width // 4, 1)
     points = sample[sampled_rows(len(sample), COMPARED)]
     kept = [neighbours_kept(vectors, dim, similarity) for vectors in (points, points @ rotation.T)]
-    rotates = request.rotate == "yes" or (request.rotate == "auto" and kept[0] < READY * kept[1])
+    rotates = bool(before.rotation) if before else kept[0] < READY * kept[1]
+    if request.rotate != "auto":
+        rotates = request.rotate == "yes"
     say(
         f"{dim} of {width} dims keep {kept[0]:.0%} of each document's {NEIGHBOURS} nearest "
         f"neighbours, {kept[1]:.0%} after PCA rotation: {'rotated' if rotates else 'not rotated'}."
     )
     cuts_well = rotates or kept[0] >= READY * kept[1]
     cuts = tuple(Cut(1, dim) for dim in (default_dims(width) if cuts_well else (width,)))
-    identity = request.name or digest.hexdigest()
+    backbone = request.name or name_of(request.vectors)
+    fingerprint = json_sha256([request.name or digest, similarity, rotates])
+    if before:
+        backbone, fingerprint = before.backbone, before.fingerprint
     card = ModelCard(
-        backbone=request.name or name_of(request.vectors), variant=GIVEN, layers=1, width=width,
+        backbone=backbone, variant=GIVEN, layers=1, width=width,
         cuts=cuts, documents="last", pooling="mean", similarity=similarity, temperature=1.0,
-        revision=digest.hexdigest(), fingerprint=json_sha256([identity, similarity, rotates]),
+        revision=digest, fingerprint=fingerprint,
         rotation=hashlib.sha256(rotation.tobytes()).hexdigest() if rotates else "",
     )  # fmt: skip
     return Model(card.backbone, ModelFolder(request.vectors), card), rotation if rotates else None
+
+
+def _card_before(request: ImportRequest, corpus: Dataset | None, digest: str) -> ModelCard | None:
+    """Return the card of the newest import of these vectors, or of this name, as is asked now."""
+    paths = (request.root / corpus.name).glob(f"*/{CARD_FILE}") if corpus else ()
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        card = read_card(path.parent)
+        how = card.similarity, bool(card.rotation)
+        named = card.fingerprint == json_sha256([request.name, *how])
+        if (
+            (named if request.name else card.revision == digest)
+            and request.similarity in (None, card.similarity)
+            and (request.rotate == "auto" or (request.rotate == "yes") == bool(card.rotation))
+        ):
+            return card
+    return None
 
 
 def neighbours_kept(vectors: Float32, dim: int, similarity: Similarity) -> float:

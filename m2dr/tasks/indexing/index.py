@@ -14,7 +14,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
-from m2dr.data.dataset import Dataset, document_line, row_of_document
+from m2dr.data.dataset import document_line, row_of_document
 from m2dr.data.memory import CORPUS_FILE
 from m2dr.index.engines import check_engine
 from m2dr.index.folder import IndexFolder
@@ -28,6 +28,7 @@ from m2dr.tasks.corpus import (
     WRITTEN,
     distinct,
     model_for,
+    name_of_corpus,
     named,
     open_corpus,
 )
@@ -58,10 +59,9 @@ class IndexReport(Report):
 def index_corpus(request: IndexRequest) -> IndexReport:
     """Encode the documents that are missing or have changed, and build the missing indexes."""
     refuse_both(request.resume, request.overwrite)
-    dataset = open_corpus(request.corpus)
-    request = replace(request, model=request.model or _model_for(dataset, request.root))
+    request = replace(request, model=request.model or _model_for(request))
     model, layers, dims = check_index_request(request)
-    target = encode_corpus(request, model, layers, dataset)
+    target = encode_corpus(request, model, layers)
     ways = [(dim, *way) for dim in sorted(set(dims)) for way in _ways(request)]
     folders = reach(replace(target, engines=ways, threads=request.graph_threads))
     stores = target.stores
@@ -91,8 +91,8 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     card = model.card
     read_log(request.queries, request.query_weight)  # before anything is encoded
     layers = request.layers or document_layers(card)
-    has_exits = request.exits and not model.last_layer_has_exit and max(layers) == card.layers
-    if request.queries and not has_exits:
+    is_last = max(layers) == card.layers and not model.last_layer_has_exit
+    if request.queries and not (is_last and request.exits is not False):
         raise UserError(f"{request.queries} is for exits, and this index will have none.")
     dims = request.dims or (card.width,)
     for layer, dim in product(layers, dims):
@@ -102,11 +102,12 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     return model, layers, dims
 
 
-def _model_for(dataset: Dataset, root: Path) -> str:
+def _model_for(request: IndexRequest) -> str:
     """Return the newest model; of a corpus with nothing but vectors without a model, these."""
-    stored = IndexFolder.found(root / dataset.name) if root.is_dir() else []
+    corpus = name_of_corpus(request.corpus)
+    stored = IndexFolder.found(request.root / corpus) if request.root.is_dir() else []
     if stored and all(index.card.exists() for index in stored):
-        return model_for(dataset, root)
+        return model_for(corpus, request.root)
     return newest_model()
 
 
@@ -118,10 +119,10 @@ def _ways(request: IndexRequest) -> list[tuple[str, str]]:
 
 
 def encode_corpus(
-    request: IndexRequest, model: Model, layers: Sequence[int], dataset: Dataset
+    request: IndexRequest, model: Model, layers: Sequence[int], fits: bool | None = None
 ) -> Target:
     """Return the target of a request without engines; its stores are finished, one per layer."""
-    job, dataset, stores = encode_stores(request, model, layers, dataset)
+    job, dataset, stores = encode_stores(request, model, layers, fits=fits)
     fits = job.keeps_states and any(job.index.exits.glob("states-*"))
     if stores[-1].layer == model.card.layers:
         job = EncodingJob.of_store(
@@ -210,7 +211,7 @@ def _change(
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
         shutil.copymode(path, temporary)
     index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
-    job, _, stores = encode_stores(request, model, index.layers, dataset, changed)
+    job, _, stores = encode_stores(request, model, index.layers, changed)
     changed.replace(path)
     sync_folder(path.parent)
     reach(Target(job, open_corpus(request.corpus), stores))
@@ -247,12 +248,12 @@ def push_indexes(request: PushRequest) -> PushReport:
         Interrupted: Ctrl-C; what was written is kept.
     """
     check_milvus_engine(request.engine)
-    dataset = open_corpus(request.corpus)
-    model = open_model(request.model or model_for(dataset, request.root))
-    index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
+    corpus = name_of_corpus(request.corpus)
+    model = open_model(request.model or model_for(corpus, request.root))
+    index = IndexFolder.of(request.root, corpus, model.card.fingerprint)
     layers = request.layers or index.layers
     if not layers:
-        raise UserError(f"{request.root}/ has no store of {dataset.name} by the model.")
+        raise UserError(f"{request.root}/ has no store of {corpus} by the model.")
     jobs = []
     for store in map(index.store, layers):
         for dim in request.dims or index.dims(store.layer) or (store.width,):

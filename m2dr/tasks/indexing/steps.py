@@ -6,8 +6,10 @@ stopped is given again.
 Shapes: N texts, P dims of a pooled state, L layers, W dims of the embedding.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,22 +18,13 @@ from numpy.typing import NDArray
 
 from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import (
-    TEMPORARY_SUFFIX,
-    lock_folder,
-    remove_files,
-    remove_stale_lock,
-    sha256_of,
-    write_record,
-)
+from m2dr.core.files import lock_folder, sha256_of, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import (
-    EXITS_FILE,
-    FitRecord,
-    IndexExits,
-)
+from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits
 from m2dr.data.dataset import Dataset
 from m2dr.index.faiss import build_index
+from m2dr.index.folder import exchange
+from m2dr.index.manifest import NEW
 from m2dr.index.store import Store
 from m2dr.maps import files as map_files
 from m2dr.maps.exits import fit_head
@@ -62,7 +55,7 @@ from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import open_bm25, texts_of
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
-from m2dr.tasks.indexing.encode import EncodingJob, ShardReader
+from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, link
 from m2dr.tasks.vectors import query_vectors
 
 
@@ -155,8 +148,9 @@ def lacks(target: Target) -> Iterator[Callable[[Target], None]]:
     if target.refits or (target.fits and not maps.are_fitted):
         yield _fit
     elif maps.are_fitted:
-        map_files.forget_states(maps.folder)
-        remove_stale_lock(maps.folder)
+        with suppress(UserError, OSError), lock_folder(maps.folder):  # else another fits them
+            map_files.forget_states(maps.folder)
+            shutil.rmtree(_new(maps.folder), ignore_errors=True)
     if maps.is_old():
         yield _refit_words
     if target.query_model:
@@ -171,19 +165,18 @@ def _refit_words(target: Target) -> None:
     """
     maps, index, dataset, begun = target.maps, target.job.index, target.texts, time.monotonic()
     folder = maps.folder
-    with lock_folder(folder):
+    with lock_folder(folder), _replacing(folder, EXITS) as new:
         record, before = maps.record, WordTable.open(folder)
         store = index.store(record.layer)
         short = ShortFile.read(folder).of(store.digests())
         words = _words(store, dataset, before.language, short, record.fit.query_weight)
-        # Stopped before the record is written, the words are not those of the record and refused.
         words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
-        replace(words_and_exits, query_model=before.query_model).write(folder)
-        short.write(folder)
+        replace(words_and_exits, query_model=before.query_model).write(new)
+        short.write(new)
         spans = len(short.digests)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
         fit = replace(fit, spans=spans, span_weight=span_weight(store.documents) if spans else 0.0)
-        _write_record(replace(record, fit=fit, texts=store.manifest.texts), folder)
+        _write_record(replace(record, fit=fit, texts=store.manifest.texts), new)
     exits = " Exits unchanged; m2dr index fit --overwrite refits them." * bool(before.beside)
     count = counted(len(words.rows), "words", ",")
     say(f"Refitted {count} in {time.monotonic() - begun:,.0f} s.{exits}")
@@ -203,7 +196,7 @@ def _bridge(target: Target) -> None:
     ours, none = _vectors_of(store, rows), np.zeros((len(rows), 0), np.float32)
     theirs = encoder.encode_documents(texts_of(dataset, rows), show_progress_bar=True)
     folder = maps.folder
-    with lock_folder(folder):
+    with lock_folder(folder), _replacing(folder, EXITS, map_files.SPANS_FILE) as new:
         record, words = maps.record, WordTable.open(folder)
         try:
             head = fit_head(ours, none, theirs - theirs.mean(axis=0), held_out(len(rows)))
@@ -217,9 +210,8 @@ def _bridge(target: Target) -> None:
         if judges.size:
             texts = list(texts_of(dataset, rows[judges]))
             worth = measure_bridge(encoder, words, texts, ours, theirs)
-        remove_files(folder, EXITS_FILE)
-        words.write(folder)
-        _write_record(replace(record, bridge=worth), folder)
+        words.write(new)
+        _write_record(replace(record, bridge=worth), new)
     cosine = "" if head.cosine is None else f"; held-out cosine {head.cosine:.3f}"
     say(f"Fitted a bridge for {encoder.name} to {counted(len(rows), 'documents', ',')}{cosine}.")
     if worth:
@@ -335,13 +327,7 @@ def _write(
     folder: Path,
     short: ShortFile,
 ) -> None:
-    """Replace the exits or the words in the folder, their record last."""
-    remove_files(folder, EXITS_FILE, EXITS, f".*{TEMPORARY_SUFFIX}")
-    if isinstance(fitted, WordTable):
-        fitted.write(folder)
-    else:
-        write_exits(fitted, folder)
-    short.write(folder)
+    """Replace the exits or the words in the folder."""
     label, texts = store.manifest.label, store.manifest.texts
     record = IndexExits(
         store.manifest.corpus,
@@ -352,7 +338,13 @@ def _write(
         dtype,
         exits_texts=texts,
     )
-    _write_record(record, folder)
+    with _replacing(folder) as new:
+        if isinstance(fitted, WordTable):
+            fitted.write(new)
+        else:
+            write_exits(fitted, new)
+        short.write(new)
+        _write_record(record, new)
 
 
 def _write_record(record: IndexExits, folder: Path) -> None:
@@ -360,7 +352,26 @@ def _write_record(record: IndexExits, folder: Path) -> None:
     written = [n for n in (EXITS, WORDS, map_files.SPANS_FILE) if (folder / n).exists()]
     files = tuple((name, sha256_of(folder / name)) for name in written)
     write_record(folder / EXITS_FILE, replace(record, files=files))
-    map_files.forget_states(folder)
+
+
+@contextmanager
+def _replacing(folder: Path, *kept: str) -> Iterator[Path]:
+    """Give a folder, with files that stay, which then takes the place of a locked one at once."""
+    new = _new(folder)
+    shutil.rmtree(new, ignore_errors=True)  # of a fit that was killed
+    new.mkdir()
+    try:
+        for name in kept:
+            if (folder / name).exists():
+                link(folder / name, new / name)
+        yield new
+        exchange(folder, new)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _new(folder: Path) -> Path:
+    return folder.with_name(folder.name + NEW)
 
 
 def _states(

@@ -24,7 +24,7 @@ from m2dr.index.store import Store, open_store
 from m2dr.maps.files import Maps
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model, read_card
-from m2dr.tasks.corpus import CorpusRows, named, open_corpus
+from m2dr.tasks.corpus import CorpusRows, as_indexed, named, open_corpus
 from m2dr.tasks.indexing.certificate import bridge_told
 from m2dr.tasks.vectors import rotation_of
 
@@ -170,6 +170,7 @@ def _texts_verdict(
     folder, manifest = store.folder, store.manifest
     name = request.corpus or manifest.label.source or manifest.corpus
     try:
+        name, _ = as_indexed(name, IndexFolder.holding(folder).asked)
         dataset, corpus = corpus_of(name)
     except UserError as error:
         if Path(named(name)[1]).exists():

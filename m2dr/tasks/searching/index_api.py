@@ -176,7 +176,11 @@ class Index:
                 "dim": encoder.dim if encoder.dim in request.dims else None,
                 "runtime": encoder.options["runtime"] if encoder.layer else "torch",
             }
-        return cls(requests.SearchRequest(request.corpus, named, **shared))
+        index = cls(requests.SearchRequest(request.corpus, named, **shared))
+        if passages:  # for documents that are added
+            home = index.resolved.index
+            home.ask(replace(home.asked, passages=passages))
+        return index
 
     @classmethod
     def load(cls, folder: str | PathLike[str], **options: Any) -> "Index":
@@ -335,7 +339,8 @@ class Index:
         known = list(self.searcher().documents.docids)
         is_numbered = all(map(str.isdecimal, known))
         first = max(map(int, known)) + 1 if is_numbered else None
-        added = documents_in(documents, columns, first=first)
+        passages = self.resolved.index.asked.passages
+        added = documents_in(documents, columns, passages, first)
         report = sync(self._index_request(), added, replace_same=replace)
         self._reopen()
         return report

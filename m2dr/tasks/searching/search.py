@@ -43,7 +43,14 @@ from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.words import scaled
-from m2dr.tasks.corpus import check_documents, model_for, open_bm25, open_corpus
+from m2dr.tasks.corpus import (
+    as_indexed,
+    check_documents,
+    model_for,
+    name_of_corpus,
+    open_bm25,
+    open_corpus,
+)
 from m2dr.tasks.models import with_lengths_of_index, words_of_index
 from m2dr.tasks.query import QueryEncoder, QueryEncoders, QueryPlan, plan_layers, plan_query
 
@@ -68,7 +75,6 @@ class ResolvedIndex:
     corpus: str  # as stores name it
     index: IndexFolder
     folder: Path | None = None  # of an index that the request names by its folder
-    opened: Dataset | None = None  # the corpus, not read yet
 
     @cached_property
     def state(self) -> list[tuple[int, ...]]:
@@ -87,7 +93,7 @@ class ResolvedIndex:
         Raises:
             UserError: there is none of that name, or it holds other documents than the stores.
         """
-        dataset = self.opened or open_corpus(self.request.corpus)
+        dataset = open_corpus(as_indexed(self.request.corpus, self.index.asked)[0])
         if self.index.layers:
             check_documents(dataset, self.index)
         return dataset
@@ -124,9 +130,8 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
     if request.index and not in_milvus(request.index):
         resolved = _resolve_folder(request, Path(request.index))
     else:
-        dataset = open_corpus(request.corpus)
-        name = request.model or model_for(dataset, request.root)
-        corpus = dataset.name
+        corpus = name_of_corpus(request.corpus)
+        name = request.model or model_for(corpus, request.root)
         model = _open_model(name, request, lambda: IndexFolder.found(request.root / corpus))
         card = model.card
         for layer in (request.layer, request.document_layer):
@@ -134,7 +139,7 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
         index = IndexFolder.of(request.root, corpus, card.fingerprint)
         lengths = request.query_length, request.document_length
         model = with_lengths_of_index(model, index, *lengths)
-        resolved = ResolvedIndex(request, model, corpus, index, opened=dataset)
+        resolved = ResolvedIndex(request, model, corpus, index)
         _ = resolved.dataset  # whose documents must be those of the stores
     _ = resolved.state  # before anything of it is opened
     check_cut(resolved)

@@ -120,7 +120,7 @@ def _by_bm25(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
 
 def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     """Rank by a model's own index."""
-    model = open_model(request.model or model_for(dataset, request.root))
+    model = open_model(request.model or model_for(dataset.name, request.root))
     card = model.card
     index_of = IndexFolder.of(request.root, dataset.name, card.fingerprint)
     layer = card.layers if request.query_layer is None else request.query_layer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import refused, run
+from commands import done, refused, run
 from given import WIDTH, Given
 
 import m2dr
@@ -66,6 +66,21 @@ def test_an_import_again_adds_what_is_missing_and_is_not_mixed_with_another(worl
     world.load(name="mine", overwrite=True)
     (words,) = (home / "exits").glob("*.safetensors")
     assert words.read_bytes() != files[words]
+
+
+def test_an_import_again_is_as_before_where_nothing_is_named(world: Given) -> None:
+    home = world.load(name="mine", similarity="dot", rotate="no")
+    words = ("--corpus", world.corpus, "--indexes", world.root)
+
+    for again in ({}, {"overwrite": True}, {"name": "mine"}, {"similarity": "dot", "dims": (8,)}):
+        assert world.load(store=None, **again) == home
+    done("index", "corpus", *words, "--dim", "4")
+    done("index", "fit", *words, "--overwrite")
+
+    assert open_store(home / "layer-01").manifest.dtype == "f32"
+    assert "has dtype 'f32', not 'f16'" in refused("index", "corpus", *words, "--store", "f16")
+    assert [*home.parent.iterdir()] == [home]
+    assert world.load(similarity="cosine") != home
 
 
 @pytest.mark.parametrize("wrong", ["row 7 is not finite", "39 vectors for 40", "without --queries"])
