@@ -143,12 +143,11 @@ class Searchable(ABC):
         check_depth(k)
         check_queries(queries, self.dim)
         has_vector = answerable(queries, self.dim)
-        if not (self.documents and has_vector.any()):  # a filter may leave none
-            return Run(dict.fromkeys(query_ids, _NONE))
-        names = query_ids
-        if not has_vector.all():
-            names = [name for name, has in zip(query_ids, has_vector, strict=True) if has]
-            queries = queries[has_vector]
+        names = [name for name, has in zip(query_ids, has_vector, strict=True) if has]
+        empty = dict.fromkeys(query_ids, _NONE)
+        if not (self.documents and names):  # a filter may leave none
+            return Run(empty)
+        queries = queries[has_vector]
         drop = drop or {}
         depth = min(k + bool(drop), self.documents)
         hits = deepened(self._hits, queries, depth, self.deepest)
@@ -164,7 +163,6 @@ class Searchable(ABC):
                 UserWarning,
                 stacklevel=2,
             )
-        empty = {} if names is query_ids else dict.fromkeys(query_ids, _NONE)
         return Run(empty | rankings)
 
     @property

@@ -288,20 +288,13 @@ class StoreWriter:
         found = (re.findall(r"\d+", path.name) for path in self.folder.glob(RECORDS[0]))
         return [number for number in sorted(int(word[0]) for word in found) if self.has(number)]
 
-    def holds(self, number: int, docids: Sequence[str], digests: bytes) -> bool:
-        """Return whether a shard is complete and was made from these documents."""
-        if not self.has(number):
-            return False
-        shard = read_record(self._path(RECORDS[0], number), Shard)
-        sums = (hashlib.sha256(part).hexdigest() for part in (encode_docids(docids), digests))
-        return (shard.docids, shard.texts) == tuple(sums)
-
     def drop_other(self, docids: Docids, digests: Digests) -> None:
         """Remove the records of shards that were not made from these documents."""
         rows = self.plan.shard_rows
-        for number in self.numbers():
+        for number, shard in zip(self.numbers(), self.shards(), strict=True):
             part = slice(number * rows, (number + 1) * rows)
-            if not self.holds(number, docids[part], digests[part].tobytes()):
+            parts = encode_docids(docids[part]), digests[part].tobytes()
+            if (shard.docids, shard.texts) != tuple(hashlib.sha256(p).hexdigest() for p in parts):
                 self._path(RECORDS[0], number).unlink()
 
     def write(

@@ -308,7 +308,7 @@ def words_towards(
         UserError: a vector is not finite.
     """
     try:
-        return WordTable(*rows.fit(vectors, beside))
+        return rows.fit(vectors, beside)
     except ValueError as error:
         raise unfit(names, error) from error
 

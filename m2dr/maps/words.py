@@ -15,6 +15,7 @@ from scipy import sparse
 
 from m2dr.core.analyzer import Analyzer, language_of
 from m2dr.core.arrays import Float32, Floats
+from m2dr.model.words import WordTable
 
 POWER = 1.5  # of the weight log(1 + N / df) of a word
 RIDGE = 0.5  # λ
@@ -26,17 +27,6 @@ AS_MANY = 50  # short texts whose mean is halfway between their own and that of 
 PER_TOKEN = 1.5  # words that are read of a text for each token that its vector is of
 _BLOCK = 64  # columns that are solved together: their rows stay in the processor's cache
 _LOOKED_AT = 500  # texts whose language is looked at
-
-
-class FittedWords(NamedTuple):
-    """What a WordTable is made of; the names are its own."""
-
-    rows: dict[str, int]
-    weights: Float32
-    table: Float32
-    language: str
-    limit: int
-    alone: Float32 | None
 
 
 class ShortTexts(NamedTuple):
@@ -94,7 +84,7 @@ class WordRows(NamedTuple):
         known = ([self.rows[word] for word in some if word in self.rows] for some in words)
         return _shares(_counts(known, len(self.rows)), self.weights)
 
-    def fit(self, vectors: Floats, beside: Sequence[ShortTexts] = ()) -> FittedWords:
+    def fit(self, vectors: Floats, beside: Sequence[ShortTexts] = ()) -> WordTable:
         """Fit a vector for each word such that the words of a text give its vector.
 
         W = argmin ‖A W − (V − μ)‖² + Σ w ‖S W − (E − μ')‖² + λ ‖W‖², with a row of A for each text:
@@ -125,7 +115,7 @@ class WordRows(NamedTuple):
             every = np.concatenate([vectors, *(each.centred(middle) for each in short)])
             table = solve(shares.tocsr(), every, RIDGE, np.concatenate(roots), centre, STEPS_BESIDE)
         given = self.rows, self.weights, table, self.language, self.limit
-        return FittedWords(*given, alone if short else None)
+        return WordTable(*given, alone if short else None)
 
 
 def read_words(

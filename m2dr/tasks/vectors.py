@@ -15,7 +15,7 @@ from m2dr.core.records import ModelCard
 from m2dr.data.vectors import Vectors, open_vectors, read_ids
 from m2dr.index import manifest
 from m2dr.index.folder import IndexFolder
-from m2dr.index.importing import open_pyserini
+from m2dr.index.library import open_pyserini
 from m2dr.model.checkpoint import read_card
 
 

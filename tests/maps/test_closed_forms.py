@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from m2dr.maps.exits import DEFAULT_RIDGE, RIDGES, FittedHead, fit_head
-from m2dr.maps.words import AS_MANY, FittedWords, ShortTexts, read_words, solve
+from m2dr.maps.words import AS_MANY, ShortTexts, read_words, solve
+from m2dr.model.words import WordTable
 
 P, V, W = 6, 5, 4
 Floats = NDArray[np.float32]
@@ -23,7 +24,7 @@ def fit_words(
     tokens: int,
     language: str = "",
     beside: Sequence[ShortTexts] = (),
-) -> FittedWords:
+) -> WordTable:
     return read_words(texts, len(vectors), tokens, language).fit(vectors, beside)
 
 
@@ -179,7 +180,7 @@ def test_texts_that_tell_nothing_apart_give_zeros(texts: list[str]) -> None:
 def test_only_the_beginning_of_a_text_is_read() -> None:
     texts = [text + " end" * 30 for text in TEXTS]
 
-    cut: FittedWords = fit_words(texts, VECTORS, 2)  # tokens, for each of which there are 1.5 words
+    cut: WordTable = fit_words(texts, VECTORS, 2)  # tokens, for each of which there are 1.5 words
 
     assert cut.limit == 3
     assert list(cut.rows) == ["open", "the", "file", "close", "a", "list", "of", "pars", "number",

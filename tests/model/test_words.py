@@ -27,7 +27,8 @@ def made(beside: tuple[int, ...] = (), language: str = "english") -> WordTable:
     draw = np.random.default_rng(5)
     vectors = draw.normal(size=(len(CORPUS), W)).astype(np.float32)
     matrices = {layer: draw.normal(size=(W, W)).astype(np.float32) for layer in beside}
-    return WordTable(*read_words(CORPUS, len(vectors), 64, language).fit(vectors), beside=matrices)
+    words = read_words(CORPUS, len(vectors), 64, language).fit(vectors)
+    return replace(words, beside=matrices)
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +150,9 @@ def test_a_mix_and_exits_read_the_words_of_documents_alone(tmp_path: Path) -> No
     beside = ShortTexts(["open file", "a list", "number", "close"], spans, 0.4)
     exits = {1: np.eye(W, dtype=np.float32)}
     rows = read_words(CORPUS, len(vectors), 64)
-    taught = WordTable(*rows.fit(vectors, [beside]))
+    taught = rows.fit(vectors, [beside])
     replace(taught, beside=exits).write(tmp_path)
-    alone = replace(WordTable(*rows.fit(vectors)), beside=exits)
+    alone = replace(rows.fit(vectors), beside=exits)
 
     opened = WordTable.open(tmp_path)
 

@@ -22,10 +22,9 @@ from m2dr.core.files import (
     json_sha256,
     read_record,
     sync,
-    write_record,
 )
 from m2dr.core.progress import progress, say
-from m2dr.core.records import EXITS_FILE, Asked, Document, Fields
+from m2dr.core.records import EXITS_FILE, Document, Fields
 from m2dr.core.requests import SHARD_ROWS, IndexRequest, QueryLog, of_queries
 from m2dr.data.dataset import Dataset
 from m2dr.index.faiss import rebuild_indexes
@@ -322,8 +321,9 @@ def encode_stores(
         asked, request, language=request.language, store=request.store, exits=request.exits,
         query_length=request.query_length, document_length=request.document_length,
     )  # fmt: skip
-    dataset, model = open_corpus(corpus), _with_lengths(model, asked, index, request.overwrite)
-    card = model.card
+    model = model if request.overwrite else with_lengths_of_index(model, index, None, None)
+    model = model.with_lengths(asked.query_length, asked.document_length)
+    card, dataset = model.card, open_corpus(corpus)
     if changed is None:
         finish_change(dataset, index)
     else:
@@ -368,17 +368,9 @@ def encode_stores(
         if rows and not all(rows.digest.is_of(store.manifest) for store in index.stores()):
             _sync(replace(job, keeps_states=False), dataset, rows, request.workers, request.backend)
         shutil.rmtree(index.new.path, ignore_errors=True)  # the corpus is what it was
-        job = _in_int8(job, dataset) if request.dtype == "int8" else _with_runtime(job)
+        job = _with_runtime(job, dataset, request.dtype)
         _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
-
-
-def _with_lengths(model: Model, asked: Asked, index: IndexFolder, overwrite: bool) -> Model:
-    """Return a model with the lengths that were asked, or else those of stores that stay."""
-    lengths = asked.query_length, asked.document_length
-    if overwrite:
-        return model.with_lengths(*lengths)
-    return with_lengths_of_index(model, index, *lengths)
 
 
 def _as_begun(request: IndexRequest, plans: Mapping[Path, StorePlan]) -> Iterator[PlannedStore]:
@@ -513,11 +505,9 @@ def _sync(job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, back
 
 def _keep_maps(maps: Maps, target: Path) -> None:
     """Keep maps that were fitted on the old documents, which their record names by digest."""
-    record = maps.record
     target.mkdir(exist_ok=True)
-    for name, _ in record.files:
+    for name in (*(name for name, _ in maps.record.files), EXITS_FILE):
         link(maps.folder / name, target / name)
-    write_record(target / EXITS_FILE, record)
 
 
 def link(source: Path, target: Path) -> None:
@@ -537,19 +527,25 @@ def _runtime_of(folder: Path) -> str:
     return begun.runtime if begun else ""
 
 
-def _with_runtime(job: EncodingJob) -> EncodingJob:
-    """Return a job whose runtime is chosen, in its plans too; auto goes on with that of a store.
+def _with_runtime(job: EncodingJob, dataset: Dataset, dtype: str) -> EncodingJob:
+    """Return a job whose runtime is chosen, in its plans too.
+
+    Products are int8 if that is the dtype, whose graph is calibrated if needed; auto goes on with
+    the runtime of a store.
 
     Raises:
-        UserError: the runtime cannot run this encoder, or is not installed.
+        UserError: the runtime cannot run this encoder, or is not installed, or as `quantize`.
     """
-    folders = [folder for folder, _ in job.stores]
-    if all((folder / STORE).exists() for folder in folders):
-        runtime = _runtime_of(folders[-1])  # nothing is encoded
-    elif job.runtime == "auto" and (
-        begun := [name for name in map(_runtime_of, folders) if name not in ("", IMPORTED)]
-    ):
-        runtime = begun[0]
+    begun = [name for folder, _ in job.stores if (name := _runtime_of(folder))]
+    encoded = [name for name in begun if name != IMPORTED]
+    if dtype == "int8":
+        if job.runtime not in ("auto", OPENVINO):
+            raise UserError(f"--dtype int8 multiplies in {OPENVINO}, not in {job.runtime}.")
+        runtime = begun[0] if begun else _calibrated(job, dataset)
+    elif all((folder / STORE).exists() for folder, _ in job.stores):
+        runtime = begun[-1]  # nothing is encoded
+    elif job.runtime == "auto" and encoded:
+        runtime = encoded[0]
         require_runtime(runtime)
     else:
         runtime = choose_runtime(job.source, job.runtime, job.documents)
@@ -557,24 +553,14 @@ def _with_runtime(job: EncodingJob) -> EncodingJob:
     return replace(job, runtime=runtime, stores=stores)
 
 
-def _in_int8(job: EncodingJob, dataset: Dataset) -> EncodingJob:
-    """Return a job whose products are int8, in its plans too; its graph is calibrated if needed.
-
-    Raises:
-        UserError: as `quantize`, or another runtime was asked for.
-    """
-    if job.runtime not in ("auto", OPENVINO):
-        raise UserError(f"--dtype int8 multiplies in {OPENVINO}, not in {job.runtime}.")
+def _calibrated(job: EncodingJob, dataset: Dataset) -> str:
+    """Return the runtime of the int8 graph of an index, calibrated on documents if it is new."""
     source = job.in_int8(job.source)
     assert source.int8 is not None
-    runtime = next(filter(None, (_runtime_of(path) for path, _ in job.stores)), "")
-    if not runtime:
-        if not source.int8.exists():
-            rows = map_files.sampled_rows(job.documents, SAMPLED_DOCUMENTS)
-            quantize(source, list(texts_of(dataset, rows)), source.int8)
-        runtime = f"{INT8}{int8_digest(source.int8)}"
-    stores = tuple((path, replace(plan, runtime=runtime)) for path, plan in job.stores)
-    return replace(job, runtime=runtime, stores=stores)
+    if not source.int8.exists():
+        rows = map_files.sampled_rows(job.documents, SAMPLED_DOCUMENTS)
+        quantize(source, list(texts_of(dataset, rows)), source.int8)
+    return f"{INT8}{int8_digest(source.int8)}"
 
 
 LOCAL = "local"

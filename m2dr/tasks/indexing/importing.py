@@ -13,7 +13,7 @@ from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
 from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard, Similarity, default_dims
 from m2dr.core.report import Report, timed
-from m2dr.core.requests import SHARD_ROWS, ImportRequest, refuse_weight_alone
+from m2dr.core.requests import SHARD_ROWS, ImportRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tables import name_of
 from m2dr.data.vectors import Vectors
@@ -107,7 +107,6 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     from m2dr.tasks.indexing.encode import EncodingJob, refuse_other_fit
     from m2dr.tasks.indexing.steps import Target, check_given, reach
 
-    refuse_weight_alone(request.queries, request.query_weight)
     named = open_model(request.model) if request.model else None
     source = _Source.of(request, named)
     vectors, dataset = source.vectors, source.dataset

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import lock_folder, sha256_of, write_record
 from m2dr.core.progress import progress, say
@@ -42,7 +41,6 @@ from m2dr.maps.fit import (
     words_towards,
 )
 from m2dr.maps.log import distinct_queries, log_weight, logged, queries_of
-from m2dr.maps.words import WordRows
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
@@ -170,8 +168,8 @@ def _refit_words(target: Target) -> None:
         store = index.store(record.layer)
         short = ShortFile.read(folder).of(store.digests())
         words = _words(store, dataset, before.language, short, record.fit.query_weight)
-        words_and_exits = replace(words, beside=before.beside, bridge=before.bridge)
-        replace(words_and_exits, query_model=before.query_model).write(new)
+        words = replace(words, beside=before.beside, bridge=before.bridge)
+        replace(words, query_model=before.query_model).write(new)
         short.write(new)
         spans = len(short.digests)
         fit = replace(record.fit, words=len(words.rows), language=words.language)
@@ -291,26 +289,20 @@ def _log_with_vectors(target: Target) -> ShortFile:
     return ShortFile.packed(tuple(places), found, np.empty(0, "S"))
 
 
-def _rows_of(store: Store, dataset: Dataset, language: str) -> tuple[WordRows, Float32]:
-    """Return the words of documents, and the stored vectors of these.
+def _words(
+    store: Store, dataset: Dataset, language: str, short: ShortFile, query_weight: float
+) -> WordTable:
+    """Return words fitted to the stored vectors, to spans of documents and to a log.
 
-    Where there are more than MOST_WORD_TEXTS, as many are read, evenly spread, which is said.
+    Where there are more documents than MOST_WORD_TEXTS, as many are read, evenly spread.
     """
     rows = map_files.sampled_rows(store.documents, map_files.MOST_WORD_TEXTS)
     if len(rows) < store.documents:
         say(f"Fitting words to {len(rows):,} of {store.documents:,} documents, evenly spread")
     length, texts = store.manifest.label.document_length, texts_of(dataset, rows)
-    return word_rows(texts, len(rows), length, language), _vectors_of(store, rows)
-
-
-def _words(
-    store: Store, dataset: Dataset, language: str, short: ShortFile, query_weight: float
-) -> WordTable:
-    """Return words fitted to the stored vectors, to spans of documents and to a log."""
-    rows, vectors = _rows_of(store, dataset, language)
-    targets = short.vectors.astype(np.float32)
+    words, targets = word_rows(texts, len(rows), length, language), short.vectors.astype(np.float32)
     beside = spans_and_log(short.texts, targets, len(short.digests), store.documents, query_weight)
-    return words_towards(rows, vectors, beside, (store.manifest.corpus,))
+    return words_towards(words, _vectors_of(store, rows), beside, (store.manifest.corpus,))
 
 
 def _vectors_of(store: Store, rows: NDArray[np.int64]) -> NDArray[np.float32]:
