@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import done
-from world import WORDS, make_model
+from commands import done, refused
+from world import TEXT, WORDS, make_model
 
 import m2dr
 from m2dr.index.bm25 import Bm25
@@ -176,3 +176,40 @@ def test_what_was_named_once_holds_for_later_commands(
     if (name, later) == ("no exits", "fit"):  # which is what it is for
         before |= {"no exits": False, "queries": 0, "weight": 0.0}
     assert what_is() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "found"),
+    [
+        ("store", ("--store", "f16", "--layer", "4"), "has dtype 'f32', not 'f16'"),
+        ("lengths", ("--document-length", "8", "--layer", "2"), "has document_length 9, not 8"),
+        ("no exits", ("--queries", "log.txt"), "was asked to have none"),
+    ],
+)
+def test_what_does_not_go_with_what_was_named_once_is_refused(
+    name: str,
+    words: tuple[str, ...],
+    found: str,
+    built: Callable[[str], tuple[Path, str]],
+    here: Path,
+) -> None:
+    place, corpus = built(name)
+    shutil.copytree(place, here, dirs_exist_ok=True)
+    before = what_is()
+
+    assert found in refused("index", "corpus", corpus, *words, *WHERE)
+
+    assert what_is() == before
+
+
+def test_documents_that_are_added_are_divided_as_those_of_the_build(
+    built: Callable[[str], tuple[Path, str]], here: Path
+) -> None:
+    shutil.copytree(built("store")[0], here, dirs_exist_ok=True)
+    index = m2dr.Index.build("model", {"a": TEXT}, name="mine", passages=[4, 1], device="cpu")
+
+    m2dr.open_index("indexes/mine", model="model", device="cpu").add({"b": TEXT})
+
+    docids = [*m2dr.open_index("indexes/mine", model="model").searcher().documents.docids]
+    assert len(index) > 2
+    assert docids[len(index) :] == [docid.replace("a", "b") for docid in docids[: len(index)]]

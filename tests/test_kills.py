@@ -15,8 +15,11 @@ from world import TEXT, WORDS, make_backbone, make_corpus
 
 from m2dr.core.files import LOCK_NAME, LOG_FILE, TEMPORARY_SUFFIX, read_log, sha256_of
 from m2dr.index.faiss import open_index
+from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import open_store
+from m2dr.maps.files import Maps
+from m2dr.model.checkpoint import check_exits
 from m2dr.tasks.training.run_folder import LOGS
 
 Words = tuple[str, ...]
@@ -202,3 +205,27 @@ def test_a_command_that_is_killed_many_times_in_a_row_ends_as_one_that_was_not(
     assert -signal.SIGKILL in [each.returncode for each in ended]
     done(case.words, place)
     assert files(place / case.makes) == expected
+
+
+def test_a_fit_again_that_is_killed_leaves_all_maps_of_before_or_of_after(
+    world: Path, tmp_path: Path
+) -> None:
+    start, place, draw = tmp_path / "start", tmp_path / "place", random.Random(13)
+    begin(world, place)
+    done((*INDEX, "--queries", "log.txt"), place)
+    begin(place, start)
+    again = (*FIT_INDEX, "--overwrite", "--language", "german")
+    count = int(done(again, place).split()[-1])
+    (folder,) = place.glob("indexes/*/*/exits")
+    expected, languages = files(place / "indexes"), set()
+
+    for moment in (*draw.sample(range(1, count - 4), 2), *range(count - 4, count + 1)):
+        begin(start, place)
+        m2dr(*again, cwd=place, killed_at=moment)
+        maps = Maps(IndexFolder(folder.parent))
+        check_exits(folder, maps.record.fingerprint, *(name for name, _ in maps.record.files))
+        languages.add(maps.language)
+
+    assert languages == {"english", "german"}
+    done(again, place)
+    assert files(place / "indexes") == expected
