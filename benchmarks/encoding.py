@@ -49,7 +49,6 @@ from m2dr.model.embed import tokens_per_batch
 from m2dr.model.encoder import Encoder
 from m2dr.model.graphs import OPENVINO, DocumentSource
 from m2dr.model.tokens import buckets
-from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.indexing.index import encode_corpus
 
 LARGE = 1024  # rows and columns of a product at the processor's full rate
@@ -352,7 +351,7 @@ def _peak(place: str, model: str, device: str) -> None:
     request = IndexRequest(
         str(Path(place) / "corpus"), model, layers=(1,), root=root, device=device
     )
-    encode_corpus(request, open_model(model), request.layers, open_corpus(request.corpus))
+    encode_corpus(request, open_model(model), request.layers)
     print(peak_memory() / (1 << 20))
 
 

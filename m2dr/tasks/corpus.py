@@ -99,8 +99,8 @@ def as_indexed(name: str, asked: Asked) -> tuple[str, Asked]:
 def model_for(corpus: str, root: Path) -> str:
     """Return the model of a command that names none and searches an index; say which it is.
 
-    It is that of the index of the corpus of this name; of several the newest, in which vectors that somebody
-    else made count as a model. Without an index it is `newest_model`.
+    It is that of the index of the corpus of this name; of several the newest, in which vectors that
+    somebody else made count as a model. Without an index it is `newest_model`.
 
     Raises:
         UserError: there is no model.

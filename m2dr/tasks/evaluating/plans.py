@@ -9,7 +9,6 @@ from m2dr.index.folder import IndexFolder
 from m2dr.index.store import Store
 from m2dr.maps.files import FEWEST_DOCUMENTS, Maps
 from m2dr.model.checkpoint import open_model
-from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.indexing.index import encode_corpus
 from m2dr.tasks.indexing.steps import fit_lacking
 from m2dr.tasks.models import with_lengths_of_index
