@@ -3,9 +3,12 @@
 import os
 from collections import namedtuple
 from dataclasses import make_dataclass
+from datetime import timedelta
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import datasets
 import numpy as np
@@ -284,6 +287,23 @@ def test_a_column_that_lost_its_role_is_a_field(form: Any) -> None:
         assert document == Document("c", "open")
         assert dict(document.fields) == {"document_id": "d", "content": "it", "body": 1}
         assert list(as_documents([row_of_document(document)]))[0].fields == document.fields
+
+
+class Color(Enum):
+    RED = "red"
+
+
+def test_a_field_is_what_json_holds_or_named(capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"of": UUID(int=7), "kind": Color.RED, "ttl": timedelta(days=1), "image": b"x", "n": None}
+    rows = [{"id": "a", "text": "open", **own}]
+
+    for (found,) in (documents(rows), list(as_documents(rows))):
+        assert dict(found.fields) == {
+            "of": str(UUID(int=7)),
+            "kind": "red",
+            "ttl": "1 day, 0:00:00",
+        }
+    assert "The field 'image' is left out: JSON holds no bytes." in capsys.readouterr().err
 
 
 def test_columns_that_were_told_are_of_the_documents_and_go_before_any_other() -> None:
