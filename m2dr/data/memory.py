@@ -149,7 +149,7 @@ def _changed_file(path: Path, columns: Columns, passages: Passages | None) -> st
     key = json_sha256([str(path.resolve()), stamps, dict(columns), passages])[:12]
     folder = cache_folder() / "data" / key
     target = folder / f"{name_of(path)}.jsonl"
-    if not target.exists():
+    if not (target.exists() and (folder / _MADE).exists()):
         folder.mkdir(parents=True, exist_ok=True)
         write_record(folder / _MADE, Made(str(path), tuple(columns.items()), passages))
         with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:

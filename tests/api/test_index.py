@@ -395,7 +395,7 @@ def test_words_of_documents_that_came_are_found_without_a_model(
         patch.setattr("m2dr.tasks.indexing.steps._write_record", stopped)
         with pytest.raises(KeyboardInterrupt):
             again.delete("d0")
-    with pytest.warns(UserWarning, match="fitted before its documents changed"):  # whole as they were
+    with pytest.warns(UserWarning, match="fitted before its documents changed"):  # whole
         m2dr.Index.open(tmp_path / "c", model=model.name, root=tmp_path).search("okapi", layer=0)
     again.delete("d1")
     assert again.search("okapi", layer=0, k=1).hits[0].docid == "last"

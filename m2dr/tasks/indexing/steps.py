@@ -23,7 +23,7 @@ from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits
 from m2dr.data.dataset import Dataset
 from m2dr.index.faiss import build_index
 from m2dr.index.folder import exchange
-from m2dr.index.manifest import NEW
+from m2dr.index.manifest import NEW, OLD
 from m2dr.index.store import Store
 from m2dr.maps import files as map_files
 from m2dr.maps.exits import fit_head
@@ -349,8 +349,9 @@ def _write_record(record: IndexExits, folder: Path) -> None:
 @contextmanager
 def _replacing(folder: Path, *kept: str) -> Iterator[Path]:
     """Give a folder, with files that stay, which then takes the place of a locked one at once."""
-    new = _new(folder)
-    shutil.rmtree(new, ignore_errors=True)  # of a fit that was killed
+    new, old = _new(folder), folder.with_name(folder.name + OLD)
+    for path in (new, old):  # of a fit that was killed
+        shutil.rmtree(path, ignore_errors=True)
     new.mkdir()
     try:
         for name in kept:
