@@ -202,7 +202,7 @@ def test_evaluators_of_sentence_transformers(name: str, prompted: Path) -> None:
     found = evaluator(m2dr.Encoder(prompted, **FP32))
 
     expected = evaluator(SentenceTransformer(str(prompted), device="cpu"))
-    assert found == pytest.approx(expected, abs=1e-5)
+    assert found == pytest.approx(expected, abs=1e-3)  # two far documents may change places
 
 
 @pytest.mark.parametrize("layers", [2, 4])
