@@ -28,7 +28,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.measures import Evaluator
 from m2dr.index.codes import CODES
 from m2dr.index.engines import ENGINES, empty_index, train_index
-from m2dr.index.faiss import build_index, open_index
+from m2dr.index.faiss import build_index, open_faiss
 from m2dr.index.vectors import prefixes
 from m2dr.maps.exits import fit_rotation
 
@@ -64,7 +64,7 @@ def quality(
             store = write_store(place, [turned], len(turn), docids, shard_rows=len(docids))
             for dim in dict.fromkeys((len(turn), *DIMS)):  # losses are to the full vectors
                 for engine in ROWS:
-                    index = open_index(build_index(store, dim, engine))
+                    index = open_faiss(build_index(store, dim, engine))
                     values = []
                     for rescore in (10, 0):
                         if not index.exact:

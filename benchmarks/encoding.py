@@ -46,7 +46,7 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import open_model, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.embed import tokens_per_batch
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.graphs import OPENVINO, DocumentSource
 from m2dr.model.tokens import buckets
 from m2dr.tasks.indexing.index import encode_corpus
@@ -229,12 +229,12 @@ def _products(
     print()
 
 
-def _weights(encoder: Encoder) -> list[torch.Tensor]:
+def _weights(encoder: DualEncoder) -> list[torch.Tensor]:
     modules = encoder.transformer.modules()
     return [m.weight.detach() for m in modules if isinstance(m, torch.nn.Linear)]
 
 
-def _same_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
+def _same_products(encoder: DualEncoder, shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
     """Weights and attention of each batch, [rows, tokens]."""
     weights, config = _weights(encoder), encoder.transformer.config
     heads, width = config.num_attention_heads, config.hidden_size
@@ -259,14 +259,14 @@ def _same_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Calla
     return products
 
 
-def multiply_adds(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> int:
+def multiply_adds(encoder: DualEncoder, shapes: Sequence[tuple[int, int]]) -> int:
     """Of the encoder on batches of some shapes, [rows, tokens]."""
     by_weights = sum(weight.numel() for weight in _weights(encoder))
     attended = 2 * encoder.transformer.config.hidden_size * encoder.layers
     return sum(rows * tokens * (by_weights + tokens * attended) for rows, tokens in shapes)
 
 
-def _large_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
+def _large_products(encoder: DualEncoder, shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
     """As many multiply-adds in products so large that nothing holds the processor up."""
     needed = multiply_adds(encoder, shapes)
     square = _weights(encoder)[0].new_empty(LARGE, LARGE).normal_()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from timing import table_head, table_row, timed
 
 from m2dr.index.engines import ENGINES
-from m2dr.index.faiss import FaissIndex, build_index, open_index
+from m2dr.index.faiss import FaissIndex, build_index, open_faiss
 from m2dr.index.library import load_faiss
 from m2dr.index.store import Store, open_store
 
@@ -71,7 +71,7 @@ def built(store: Store, dim: int, engine: str, folder: Path) -> tuple[FaissIndex
     begun = time.perf_counter()
     path = build_index(store, dim, engine, folder)
     seconds = time.perf_counter() - begun
-    index = open_index(path, store)
+    index = open_faiss(path, store)
     size = index.manifest.bytes / index.documents
     return index, {"build s": seconds, "bytes/document": size, "factory": index.manifest.factory}
 
@@ -82,7 +82,7 @@ def compare_dim(
     """One row per engine and setting."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(dir=store.folder) as name:
-        exact = open_index(build_index(store, dim, "flat", Path(name) / "truth"))
+        exact = open_faiss(build_index(store, dim, "flat", Path(name) / "truth"))
         truth = exact.search(queries, max(DEPTHS))[1]
         for engine in engines:
             index, cost = built(store, dim, engine, Path(name))

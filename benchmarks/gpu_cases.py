@@ -28,7 +28,7 @@ from timing import peak_memory, spread, timed
 from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
 from m2dr.index.exact import ExactIndex, grid_top_k
-from m2dr.index.faiss import GPU_DEPTH, build_index, on_gpu, open_index
+from m2dr.index.faiss import GPU_DEPTH, build_index, on_gpu, open_faiss
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
@@ -327,7 +327,7 @@ def faiss_rows(corpus: Corpus, dim: int) -> Iterator[Row]:
     folder = corpus.folder.parent / "faiss"
     shutil.rmtree(folder, ignore_errors=True)
     begun = time.perf_counter()
-    index = open_index(build_index(corpus.store, dim, "flat", folder), corpus.store)
+    index = open_faiss(build_index(corpus.store, dim, "flat", folder), corpus.store)
     built = time.perf_counter() - begun
     begun = time.perf_counter()
     moved, reason = index, "FAISS searches on the processor."

@@ -27,7 +27,7 @@ from m2dr.core.settings import TrainSettings, read_settings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.sentences import open_sentences
 from m2dr.evaluation.measures import Evaluator
-from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
+from m2dr.evaluation.sentence_tasks import correlations, distinct_sentences, gold_scores
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
 from m2dr.maps.fit import fit_maps
@@ -219,7 +219,7 @@ def measure_sentences(files: Sequence[Path], model: Path | str, card: ModelCard)
         count = min(PAIRS, len(sentences.pairs))
         pairs = random.Random(13).sample(sentences.pairs, count)
         gold = gold_scores(pairs, sentences.name)
-        texts, first, second = distinct(pairs)
+        texts, first, second = distinct_sentences(pairs)
         layers = [layer for layer in (0, *LAYERS) if card.lowest_layer <= layer <= card.layers]
         blocks = encoder.vectors(texts, "document", layers)
         for layer, block in zip(layers, blocks, strict=True):

@@ -12,7 +12,7 @@ from m2dr.core.errors import Interrupted, UserError, counted, missing_told, requ
 from m2dr.core.option import Option, option_of
 from m2dr.core.records import F32, PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
-from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, request_of, takes
+from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, request_of, show_fields
 from m2dr.data.memory import Columns, name_of_data
 from m2dr.evaluation.grid import Grid, by_code, html_table, table_of, text_tables
 from m2dr.tasks.encoder import Encoder
@@ -31,7 +31,7 @@ __all__ = ["Encoder", "EvaluatedGrid", "Index", "Interrupted", "UserError", "eva
            "open_index", "train"]  # fmt: skip
 
 open_index = Index.open
-Named = str | PathLike[str]
+NameOrPath = str | PathLike[str]
 
 
 def __getattr__(name: str) -> Any:
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
         if each.default is MISSING or (option_of(each) or Option()).is_argument
     ]
 
-    @takes(command.request)
+    @show_fields(command.request)
     @missing_told()
     def run(*arguments: Any, **options: Any) -> Any:  # the report of the task
         if len(arguments) > len(places):
@@ -73,13 +73,13 @@ def __getattr__(name: str) -> Any:
     return run
 
 
-@takes(TrainSettings)
+@show_fields(TrainSettings)
 @missing_told()
 def train(
     corpus: object = None,
     *,
-    out: Named | None = None,
-    config: Named | None = None,
+    out: NameOrPath | None = None,
+    config: NameOrPath | None = None,
     resume: bool = False,
     overwrite: bool = False,
     callbacks: "Sequence[TrainerCallback]" = (),
@@ -118,24 +118,24 @@ def train(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     from m2dr.tasks.training import train as task
-    from m2dr.tasks.training.run_folder import read_run
+    from m2dr.tasks.training.run_folder import read_training
 
     split = settings.get("split", "train")
     settings["corpus"] = _corpus(corpus, split, columns=columns, queries=queries, qrels=qrels)
     loss = settings.pop("loss") if callable(settings.get("loss")) else None
-    request, folder = read_run(TrainSettings, "", config, (), settings, out, resume, overwrite)
+    request, folder = read_training(TrainSettings, "", config, (), settings, out, resume, overwrite)
     if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
     return task.train(request, folder, resume, overwrite, callbacks, loss)
 
 
-@takes(FitSettings)
+@show_fields(FitSettings)
 @missing_told()
 def fit(
     corpus: object = None,
     *,
-    out: Named | None = None,
-    config: Named | None = None,
+    out: NameOrPath | None = None,
+    config: NameOrPath | None = None,
     overwrite: bool = False,
     columns: Columns | None = None,
     **settings: Any,  # each of a type of its own, checked
@@ -160,21 +160,21 @@ def fit(
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
     """
     from m2dr.tasks.training import fit as task
-    from m2dr.tasks.training.run_folder import read_run
+    from m2dr.tasks.training.run_folder import read_training
 
     settings["corpus"] = _corpus(corpus, columns=columns)
-    request, folder = read_run(FitSettings, task.FITTED, config, (), settings, out)
+    request, folder = read_training(FitSettings, task.FITTED, config, (), settings, out)
     report = task.fit(request, folder, overwrite)
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
 
 
-@takes(PretrainSettings)
+@show_fields(PretrainSettings)
 @missing_told()
 def pretrain(
-    corpus: Named | None = None,
+    corpus: NameOrPath | None = None,
     *,
-    out: Named | None = None,
-    config: Named | None = None,
+    out: NameOrPath | None = None,
+    config: NameOrPath | None = None,
     resume: bool = False,
     overwrite: bool = False,
     **settings: Any,  # each of a type of its own, checked
@@ -185,10 +185,10 @@ def pretrain(
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
     """
     from m2dr.tasks.training.pretrain import pretrain as task
-    from m2dr.tasks.training.run_folder import read_run
+    from m2dr.tasks.training.run_folder import read_training
 
     settings["corpus"] = corpus
-    request, folder = read_run(
+    request, folder = read_training(
         PretrainSettings, PRETRAINED, config, (), settings, out, resume, overwrite
     )
     report = task(request, folder, resume, overwrite)
@@ -203,16 +203,16 @@ def _corpus(data: object, split: str = "train", **about: Any) -> str | None:
     return None
 
 
-@takes(EvaluateRequest, "corpora", "models", "root")
+@show_fields(EvaluateRequest, "corpora", "models", "root")
 @missing_told()
 def evaluate(
-    model: Encoder | Named,
+    model: Encoder | NameOrPath,
     corpus: object,
     *,
     queries: object = None,
     qrels: object = None,
     columns: Columns | None = None,
-    folder: Named | None = None,
+    folder: NameOrPath | None = None,
     device: object = None,
     dtype: object = None,
     **options: Any,
@@ -298,7 +298,7 @@ class EvaluatedGrid(Grid):
         tables = (table_of(by_code([self]), measure) for measure in self.measures)
         return "".join(html_table(title, rows) for title, rows in tables)
 
-    def plot(self, path: Named | None = None, measure: str = "") -> "Figure":
+    def plot(self, path: NameOrPath | None = None, measure: str = "") -> "Figure":
         """Draw a measure, the first by default, over the dims, a line per layer.
 
         Args:
@@ -311,11 +311,11 @@ class EvaluatedGrid(Grid):
         Raises:
             UserError: the grid does not hold the measure, or the file cannot be written.
         """
-        from m2dr.evaluation.figures import draw_quality_over_dims, save
+        from m2dr.evaluation.figures import draw_quality_over_dims, save_figure
 
         figure = draw_quality_over_dims([self], measure or self.measures[0])
         if path is not None:
-            save(figure, Path(path))
+            save_figure(figure, Path(path))
         return figure
 
     def pick(self, **limits: Any) -> "Choice":

@@ -194,11 +194,11 @@ def test_every_dim_in_one_pass_is_the_processors(similarity: str) -> None:
 @pytest.mark.parametrize("engine", ["flat", "ivf", "pq", "bits1", "hnsw"])
 def test_faiss_searches_on_the_gpu_or_says_why_not(engine: str, tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
-    from m2dr.index.faiss import build_index, on_gpu, open_index
+    from m2dr.index.faiss import build_index, on_gpu, open_faiss
 
     vectors = np.random.default_rng(2).normal(size=(5000, 32)).astype(np.float32)
     store, asked = written(tmp_path / "store", vectors), vectors[:50] + 0.01
-    index = open_index(build_index(store, 32, engine, tmp_path / "store"), store)
+    index = open_faiss(build_index(store, 32, engine, tmp_path / "store"), store)
 
     moved, reason = on_gpu(index, torch.device(DEVICE).index or 0)
 

@@ -15,15 +15,15 @@ from shell import Forked
 from transformers import TrainerCallback, TrainerState
 
 from m2dr.core.errors import Interrupted, UserError
-from m2dr.core.files import read_log
+from m2dr.core.files import read_training_log
 from m2dr.core.settings import TrainSettings
 from m2dr.tasks.training import train as verb
-from m2dr.tasks.training.run_folder import read_run
+from m2dr.tasks.training.run_folder import read_training
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
     """What a training logged, without the seconds, which must not go back."""
-    lines = read_log(folder)
+    lines = read_training_log(folder)
     seconds = [line.pop("seconds") for line in lines]
     assert seconds == sorted(seconds)
     return lines
@@ -131,7 +131,7 @@ def test_a_training_does_not_go_on_with_something_else(
         save_file({name: one + 1 for name, one in weights.items()}, backbone / "model.safetensors")
     else:  # that of the device it was begun on is gone on with
         given = {"corpus": str(corpus), "dtype": "auto"}
-        begun, _ = read_run(TrainSettings, "", None, (), given, folder, resume=True)
+        begun, _ = read_training(TrainSettings, "", None, (), given, folder, resume=True)
         assert begun.dtype == "fp32"
         settings, changed = replace(settings, dtype="bf16"), "with fp32, .* go on with bf16"
     with pytest.raises(UserError, match=changed):

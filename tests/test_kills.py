@@ -13,8 +13,8 @@ import pytest
 from shell import m2dr
 from world import TEXT, WORDS, make_backbone, make_corpus
 
-from m2dr.core.files import LOCK_NAME, LOG_FILE, TEMPORARY_SUFFIX, read_log, sha256_of
-from m2dr.index.faiss import open_index
+from m2dr.core.files import LOCK_NAME, LOG_FILE, TEMPORARY_SUFFIX, read_training_log, sha256_of
+from m2dr.index.faiss import open_faiss
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import open_store
@@ -143,7 +143,7 @@ def files(place: Path) -> dict[str, object]:
         if LOGS not in path.parts
     }
     for name in [name for name in found if name.endswith(LOG_FILE)]:
-        found[name] = [{**line, "seconds": 0} for line in read_log((place / name).parent)]
+        found[name] = [{**line, "seconds": 0} for line in read_training_log((place / name).parent)]
     return found
 
 
@@ -154,7 +154,7 @@ def look(place: Path) -> dict[str, object]:
         store, name = open_store(record.parent), record.parent.name
         found[name] = [list(store.docids), store.rows(range(store.documents)).tobytes()]
         for built in built_indexes(record.parent):
-            ranked = open_index(built.folder).ranked(["q"], np.ones((1, 32), np.float32), 5)
+            ranked = open_faiss(built.folder).ranked(["q"], np.ones((1, 32), np.float32), 5)
             found[f"{name}/{built.folder.name}"] = ranked.rankings["q"].docids
     return found
 

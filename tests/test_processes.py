@@ -18,7 +18,7 @@ from world import make_backbone, make_corpus
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings
 from m2dr.model.checkpoint import load
-from m2dr.tasks.training.run_folder import begin, read_run
+from m2dr.tasks.training.run_folder import begin, read_training
 
 TESTS = Path(__file__).parent
 B = 4  # queries per step and process
@@ -167,8 +167,8 @@ def test_another_number_of_processes_does_not_go_on_with_a_training(
     begin(tmp_path, TrainSettings(steps=7), resume=False, overwrite=False)
 
     arguments = (TrainSettings, "", None, (), {}, tmp_path, True)
-    assert read_run(*arguments)[0].steps == 7
+    assert read_training(*arguments)[0].steps == 7
 
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(UserError, match="begun by 2 processes and cannot go on with 1"):
-        read_run(*arguments)
+        read_training(*arguments)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from m2dr.data.dataset import Dataset
     from m2dr.model.embed import TextEncoder
-    from m2dr.model.encoder import Encoder
+    from m2dr.model.encoder import DualEncoder
 
 TEXT = "the a file line list path read write open close number text string class module"
 WORDS = TEXT.split()
@@ -167,7 +167,7 @@ def make_model(backbone: Path, folder: Path, **card: object) -> Path:
     return folder
 
 
-def load_auto(model: Path, layer: int | None = None) -> "TextEncoder[Encoder]":
+def load_auto(model: Path, layer: int | None = None) -> "TextEncoder[DualEncoder]":
     """Load a model as `--device cpu --dtype auto` does: what a command's vectors are compared with."""
     import torch
 

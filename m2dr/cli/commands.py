@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from m2dr.cli.main import Group, group, main
-from m2dr.cli.options import settings_command, settings_of, takes
+from m2dr.cli.main import CommandGroup, group, main
+from m2dr.cli.options import from_options, settings_command, settings_of
 from m2dr.core.commands import COMMANDS
 from m2dr.core.records import PRETRAINED
 from m2dr.core.report import Report
 from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings
 
-_GROUPS: dict[str, Group] = {
+_GROUPS: dict[str, CommandGroup] = {
     "": main,
     "index": group("index", "Encode documents once, and cut indexes from them."),
     "evaluate": group("evaluate", "Measure every cut of a model: tables, runs and figures."),
@@ -19,7 +19,7 @@ _GROUPS: dict[str, Group] = {
 }
 for _words, _row in COMMANDS.items():
     _first, _, _last = _words.rpartition(" ")
-    _GROUPS[_first].task(_last)(takes(_row.request, _row))
+    _GROUPS[_first].task(_last)(from_options(_row.request, _row))
 
 
 @main.task(cls=settings_command(TrainSettings))

@@ -19,7 +19,7 @@ from m2dr.core import VERSION
 from m2dr.core.errors import Interrupted, UserError, nearest, sentence_of
 from m2dr.core.option import option_of
 from m2dr.core.progress import is_main_process, printable, say
-from m2dr.core.records import paired
+from m2dr.core.records import as_utf8
 from m2dr.core.report import Report
 from m2dr.core.requests import Blend
 
@@ -60,7 +60,7 @@ class _Command(OnceCommand):
         return super().parse_args(ctx, args)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands, which names the nearest where there is none of a name."""
 
     def task(
@@ -104,7 +104,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class _Main(Group):
+class _Main(CommandGroup):
     """The group of all commands: prints a mistake as a sentence, other errors as a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]  # click's overloads
@@ -114,7 +114,7 @@ class _Main(Group):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
-            if wrong := next((word for word in words if paired(word) != word), ""):
+            if wrong := next((word for word in words if as_utf8(word) != word), ""):
                 raise UserError(f"{wrong!r} is not UTF-8.")
             return super().main([word for word in words if word != "--debug"], **kwargs)
         except Exception as error:
@@ -159,8 +159,8 @@ def main() -> None:
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
-def group(name: str, summary: str) -> Group:
+def group(name: str, summary: str) -> CommandGroup:
     """Add a group of commands."""
-    made = Group(name, help=summary, short_help=summary)
+    made = CommandGroup(name, help=summary, short_help=summary)
     main.add_command(made)
     return made

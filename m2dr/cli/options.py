@@ -17,7 +17,7 @@ from m2dr.core.option import Option, option_of
 from m2dr.core.report import Report
 from m2dr.core.settings import meant_by
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Result = TypeVar("Result")
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
 Described = dict[str, tuple[Field[Any], Hint]]  # fields that are options, and their types
@@ -134,7 +134,7 @@ def _columns(word: str) -> dict[str, str]:
     return {name.strip(): of.strip() for name, of in pairs}
 
 
-def takes(kind: type[Any], function: Callable[[Any], Result]) -> Callable[..., Result]:
+def from_options(kind: type[Any], function: Callable[[Any], Result]) -> Callable[..., Result]:
     """Return a function of a request as one of options, one for each field of the request.
 
     Args:
@@ -183,12 +183,12 @@ def settings_of(
         def run(
             config: str | None, words: tuple[str, ...], out: Path | None, **values: Any
         ) -> Report:
-            from m2dr.tasks.training.run_folder import read_run
+            from m2dr.tasks.training.run_folder import read_training
 
             resume, what = values.get("resume", False), folder.removeprefix("VARIANT")
             given = _given({name: values.pop(name) for name in names})
             how = (config, words, given, out, resume, values["overwrite"])
-            return function(*read_run(kind, what, *how), **values)
+            return function(*read_training(kind, what, *how), **values)
 
         command = _of_data(run, described)
         told = "Begin again in a used folder."
@@ -253,7 +253,7 @@ def _described(kind: type[Any]) -> dict[str, tuple[Field[Any], Hint]]:
     return {each.name: (each, hints[each.name]) for each in in_order if option_of(each)}
 
 
-def _parameter(name: str, each: Field[Any], hint: Hint) -> Callable[[Command], Command]:
+def _parameter(name: str, each: Field[Any], hint: Hint) -> Callable[[Decorated], Decorated]:
     """Return the decorator that adds one field to a command; None or () is not given."""
     described, value = option_of(each) or Option(), each.default
     item, many = _item(hint)

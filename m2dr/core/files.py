@@ -52,7 +52,7 @@ def read_json(path: Path, kind: object = Any) -> Any:  # what `kind` says
         raise UserError(_unreadable(path, error)) from error
 
 
-def read_log(folder: Path) -> list[dict[str, Any]]:
+def read_training_log(folder: Path) -> list[dict[str, Any]]:
     """Return the lines that a training left in its folder, docs/formats.md.
 
     Raises:
@@ -209,9 +209,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield temporary
         with suppress(OSError):  # there is no earlier file, or the disk has no modes
             shutil.copymode(target, temporary)
-        sync(temporary)
+        fsync(temporary)
         temporary.replace(target)
-        sync(target.parent)
+        fsync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -227,7 +227,7 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def sync(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -319,7 +319,7 @@ def remove_files(folder: Path, *patterns: str) -> None:
     for pattern in patterns:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
-    sync(folder)
+    fsync(folder)
 
 
 def sha256_of(path: Path) -> str:

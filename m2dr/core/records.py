@@ -84,7 +84,7 @@ Value = str | int | float | bool | list[Any]  # of a field, of the type that its
 Fields = tuple[tuple[str, Value], ...]  # names and values; each name once
 
 
-def paired(text: str) -> str:
+def as_utf8(text: str) -> str:
     """Return a text with U+FFFD for each half of a surrogate pair, which UTF-8 cannot hold."""
     try:
         text.encode()

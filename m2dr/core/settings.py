@@ -18,7 +18,7 @@ import msgspec
 from m2dr.core import variants
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.option import Option, option, option_of
-from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity, paired
+from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity, as_utf8
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class")
@@ -438,7 +438,7 @@ def _fields_of(kind: type[Any]) -> tuple[dict[str, Any], dict[str, Option], dict
     return get_type_hints(kind), described, own
 
 
-def takes(kind: type[Any], *without: str) -> Callable[[Function], Function]:
+def show_fields(kind: type[Any], *without: str) -> Callable[[Function], Function]:
     """Have `help` and `inspect` show the fields of a dataclass as keywords of a function."""
 
     def shown(function: Function) -> Function:
@@ -511,7 +511,7 @@ def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` 
         is_number = isinstance(one, int | float) and not isinstance(one, bool)
         if is_number and not described.takes(one):
             raise ValueError(f"not {described.range}")
-        if isinstance(one, str | Path) and paired(str(one)) != str(one):
+        if isinstance(one, str | Path) and as_utf8(str(one)) != str(one):
             raise ValueError("not UTF-8")
     return typed
 

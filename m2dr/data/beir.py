@@ -22,7 +22,7 @@ _COMPOSED = {
 
 def recognises(name: str) -> bool:
     """Return whether the name is such a folder, or that of one in a data folder."""
-    return find_folder(name) is not None
+    return find_beir(name) is not None
 
 
 def data_folders() -> tuple[Path, ...]:
@@ -32,7 +32,7 @@ def data_folders() -> tuple[Path, ...]:
     return (*shared, Path("data"), Path("datasets"))
 
 
-def find_folder(name: str) -> Path | None:
+def find_beir(name: str) -> Path | None:
     """Return the BEIR folder that the name means.
 
     One that lacks only its corpus.jsonl is returned too, and `open_beir` refuses it.
@@ -59,7 +59,7 @@ def open_beir(name: str) -> Dataset:
     In place of .jsonl and .tsv each part may be a table: corpus.parquet, queries.arrow, or a folder
     of such files, corpus/.
     """
-    folder = find_folder(name)
+    folder = find_beir(name)
     corpus = folder and _part(folder, "corpus")
     if not folder or not corpus:
         raise UserError(f"There is no corpus.jsonl in {name}; a BEIR folder holds its documents.")

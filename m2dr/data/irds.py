@@ -14,13 +14,13 @@ from m2dr.data.dataset import Dataset, JudgedQueries, Negatives, Split, first_ne
 
 Untyped = Any  # ir_datasets has no types
 
-PREFIX = "irds:"
+IRDS_PREFIX = "irds:"
 _SPLITS = ("train", "dev", "validation", "valid", "test", "eval")
 
 
 def recognises(name: str) -> bool:
     """Return whether the name begins with irds:."""
-    return name.startswith(PREFIX)
+    return name.startswith(IRDS_PREFIX)
 
 
 def open_irds(name: str) -> Dataset:
@@ -31,7 +31,7 @@ def open_irds(name: str) -> Dataset:
     of a split are its id, and the word among its parts that names one ("dev" for dev-small).
     """
     catalogue = _catalogue()
-    wanted = name.removeprefix(PREFIX)
+    wanted = name.removeprefix(IRDS_PREFIX)
     if wanted not in catalogue.registry:
         hint = suggestion(wanted, catalogue.registry) or "See https://ir-datasets.com."
         raise UserError(f"ir_datasets has no data set {wanted!r}. {hint}")
@@ -89,7 +89,7 @@ def _downloading(wanted: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # requests and urllib; RuntimeError: no mirror left
-        raise UserError(f"{PREFIX}{wanted} could not be downloaded: {error}") from error
+        raise UserError(f"{IRDS_PREFIX}{wanted} could not be downloaded: {error}") from error
 
 
 class IrdsCorpus:

@@ -16,7 +16,7 @@ from m2dr.data.text_files import first_line
 from m2dr.data.training_rows import open_rows
 
 _COLUMNS = (*DOCUMENT["id"], *DOCUMENT["text"], *GROUP["query"], *GROUP["positives"])
-Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
+ReadDocuments = Callable[[], Iterator[Document]]  # a new iterator at each call
 
 
 def _open_hub(name: str) -> Dataset:
@@ -107,7 +107,7 @@ def unread(name: str, files: Sequence[Path]) -> str:
     return f"{name}: m2dr does not read {counted(len(files), 'files', ',')} there: {names}."
 
 
-def open_texts(name: str, queries: bool = False) -> Texts:
+def open_texts(name: str, queries: bool = False) -> ReadDocuments:
     """Return a function that reads the texts of a name, in order, each with an id.
 
     Of a `.txt` file each line is a text, blank ones too, and its id is its number from 0. A file

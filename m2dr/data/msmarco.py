@@ -12,7 +12,7 @@ from m2dr.core.records import Document, Query
 from m2dr.data.dataset import Corpus, Dataset, Negatives, Split, TableCorpus, first_negatives
 from m2dr.data.qrels import judgement_files, read_queries, read_split
 from m2dr.data.roles import GROUP, PLAIN, TRIPLE
-from m2dr.data.tables import has_header, header_of, parsed, read_cells, split_in, suffix_of, text_of
+from m2dr.data.tables import has_header, header_of, parsed, read_tsv, split_in, suffix_of, text_of
 from m2dr.data.training_rows import TrainingRow, build_dataset, training_rows
 
 # The archive that official files come in, collectionandqueries.tar.gz, may lie beside them.
@@ -115,7 +115,7 @@ def _id_triples(path: Path) -> Iterator[tuple[str, ...]]:
     """Yield the rows of id triples, of which there are 397 million, and show how many are read."""
     lines = path.stat().st_size // (24 if path.suffix == ".tsv" else 8)  # bytes of a line, about
     with progress(f"Reading {path.name}", lines, "lines") as advance:
-        for number, row in enumerate(read_cells(path, TRIPLE), 1):
+        for number, row in enumerate(read_tsv(path, TRIPLE), 1):
             yield row
             if number % 100_000 == 0:
                 advance(100_000)

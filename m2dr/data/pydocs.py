@@ -25,7 +25,7 @@ from m2dr.data.dataset import Dataset, JudgedQueries, MemoryCorpus, Split, split
 
 NAMES = ("pydocs", "pydocs:stdlib")
 _FOLDER_NAME = "pydocs-stdlib"  # of stores and results
-SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}  # of the modules
+MODULE_SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}  # of the modules
 # Shorter queries are headings and remnants of signatures; longer ones are essays in one paragraph.
 QUERY_WORDS = range(3, 61)
 DOCUMENT_WORDS = 8  # at least
@@ -59,9 +59,9 @@ def open_pydocs(name: str) -> Dataset:
     if name not in NAMES:
         raise UserError(f"There is no corpus {name!r}. {nearest(name, NAMES)}")
     found = read_entries(name)
-    by_split: dict[str, list[Entry]] = {split: [] for split in SHARES}
+    by_split: dict[str, list[Entry]] = {split: [] for split in MODULE_SHARES}
     for entry in found:
-        by_split[split_of(entry.module, SHARES, _SPLIT_SEED)].append(entry)
+        by_split[split_of(entry.module, MODULE_SHARES, _SPLIT_SEED)].append(entry)
     return Dataset(
         name.replace(":", "-"),
         MemoryCorpus(Document(entry.name, entry.text, title=entry.name) for entry in found),
@@ -82,7 +82,7 @@ def read_entries(name: str) -> list[Entry]:
     if path.exists():
         return [Entry(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
     sources = _sources([] if name == NAMES[1] else requirements("m2dr"))
-    found = distinct(
+    found = distinct_entries(
         entry for module, file in sources for entry in entries(file.read_bytes(), module)
     )
     with suppress(UserError, OSError):  # without a cache where none can be written
@@ -119,7 +119,7 @@ def entries(source: bytes, module: str) -> Iterator[Entry]:
             yield Entry(name, module, query, text)
 
 
-def distinct(found: Iterable[Entry]) -> list[Entry]:
+def distinct_entries(found: Iterable[Entry]) -> list[Entry]:
     """Return the distinct entries, sorted by name.
 
     Of entries with one name (a property and its setter) or one text (an inherited docstring) the

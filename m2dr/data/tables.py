@@ -21,7 +21,7 @@ import numpy as np
 from m2dr.core.errors import UserError
 from m2dr.core.files import absolute_path
 from m2dr.core.progress import say_once
-from m2dr.core.records import paired
+from m2dr.core.records import as_utf8
 from m2dr.data.roles import DOCUMENT, Roles, say_unread
 from m2dr.data.text_files import (
     LINE,
@@ -31,7 +31,7 @@ from m2dr.data.text_files import (
     first_line,
     lines,
     reading,
-    texts_of,
+    text_column,
 )
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     return parsed(path, lambda row: row)
 
 
-def read_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def read_tsv(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of a tab-separated file without a header."""
     for batch in _of_file(path, names):
         yield from zip(*(cells.to_pylist() for cells in batch.columns), strict=True)
@@ -195,7 +195,7 @@ def _whole(value: Any) -> Any:
     """Return a value of Python: of arrays lists, and of texts no half of a surrogate pair."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, str):
-        return paired(value)
+        return as_utf8(value)
     if isinstance(value, list | tuple):
         return [_whole(each) for each in value]
     if isinstance(value, Mapping):
@@ -550,7 +550,7 @@ def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
     data = decoded(content(path))
     answer = isinstance(data, dict) and data.get("object") == "list"  # of an API, over lines
     rows = [data] if answer else rows_of(data)
-    yield pa.record_batch([texts_of([msgspec.json.encode(row) for row in rows])], [LINE])
+    yield pa.record_batch([text_column([msgspec.json.encode(row) for row in rows])], [LINE])
 
 
 def _of_arrow(path: Path) -> "Iterator[pa.RecordBatch]":

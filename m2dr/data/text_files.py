@@ -16,7 +16,7 @@ import numpy as np
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import file_state
-from m2dr.core.records import paired
+from m2dr.core.records import as_utf8
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read: {reason.rstrip('.')}.") from None
 
 
-def opened(path: Path) -> "pa.NativeFile":
+def open_decompressed(path: Path) -> "pa.NativeFile":
     """Open the bytes of a file, decompressed."""
     import pyarrow as pa
 
@@ -58,13 +58,13 @@ def opened(path: Path) -> "pa.NativeFile":
 
 def content(path: Path) -> bytes:
     """Return all bytes of a file, decompressed."""
-    with opened(path) as file:
+    with open_decompressed(path) as file:
         return bytes(file.read()).removeprefix(_MARK)
 
 
 def first_line(path: Path) -> str:
     """Return the first line of a text file that is not blank, or the beginning of a long one."""
-    with reading(path), opened(path) as file:
+    with reading(path), open_decompressed(path) as file:
         start = bytes(file.read(2**20)).decode("utf-8-sig", "replace").lstrip("\r\n ")
     return start.partition("\n")[0].rstrip("\r")
 
@@ -77,7 +77,7 @@ def lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
     for block in _blocks(path):
         found = [line for line in block.splitlines() if line or blank]
         try:
-            column = texts_of(found)
+            column = text_column(found)
         except pa.ArrowInvalid:
             number = next(n for n, line in enumerate(found, count + 1) if not _is_text(line))
             raise UserError(f"{path}, row {number} is no text in UTF-8.") from None
@@ -85,7 +85,7 @@ def lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
         yield pa.record_batch([column], [LINE])
 
 
-def texts_of(parts: Sequence[bytes]) -> "pa.StringArray":
+def text_column(parts: Sequence[bytes]) -> "pa.StringArray":
     """Return texts in UTF-8 as a column. `pyarrow.array` would load pandas, in half a second.
 
     Raises:
@@ -122,7 +122,7 @@ def cells(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.Reco
     if quoted is False and delimiter != "\t":
         raise UserError(f"{path} has a cell whose quotation mark is never closed.")
     try:
-        with opened(path) as file:
+        with open_decompressed(path) as file:
             yield from csv.open_csv(
                 file,
                 csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names or None),
@@ -160,12 +160,12 @@ def decoded(text: str | bytes) -> Any:
             raise
     except RecursionError:
         raise msgspec.DecodeError("JSON is nested too deep") from None
-    return json.loads(paired(json.dumps(value, ensure_ascii=False)), parse_constant=lambda _: None)
+    return json.loads(as_utf8(json.dumps(value, ensure_ascii=False)), parse_constant=lambda _: None)
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
     """Yield the bytes of a file in blocks of whole lines."""
-    with opened(path) as file:
+    with open_decompressed(path) as file:
         rest = bytes(file.read(len(_MARK))).removeprefix(_MARK)
         while block := bytes(file.read(_LINES)):
             whole, end, rest = (rest + block).rpartition(b"\n")

@@ -487,7 +487,7 @@ def false_negatives(groups: Sequence[Group], barred: Mapping[str, frozenset[str]
 _TITLES = {"score", "pos_score", "margin", "label", "relevance"}  # score column in a header
 # Two scores of one pair that differ by more come from two teachers; by less, from the precision of
 # two batches, and the first is kept.
-SAME = 0.1
+SCORE_TOLERANCE = 0.1
 
 ScoredSource = Literal["given", "scored"]
 
@@ -649,7 +649,7 @@ class ScoredGroups(Groups):
         table = self._tables.setdefault((score.query_id, score.origin), {})
         known = table.get(score.docid)
         if known is not None:
-            if abs(known - score.value) > SAME:
+            if abs(known - score.value) > SCORE_TOLERANCE:
                 raise UserError(
                     f"{self._where}, row {score.row}: the teacher's score of document "
                     f"{score.docid!r} for query {score.query_id!r} is {score.value:g}, and an "

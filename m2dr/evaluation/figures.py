@@ -51,7 +51,7 @@ PAPER = "#ffffff"
 INK = "#1b1f24"  # of text, axes and frontiers
 RULE = "#e4e7eb"  # of grid lines, which need no contrast
 # Distinct for colour-blind readers, after Okabe and Ito.
-MODELS = (
+MODEL_COLOURS = (
     "#0a62a9", "#c04c00", "#007a5c", "#a8327c", "#7a6200", "#4d4fc4", "#9c1f1f", "#30363d",
 )  # fmt: skip
 
@@ -59,7 +59,7 @@ MODELS = (
 def stroke(place: int) -> dict[str, Any]:
     """Return how the model at a place of the legend is drawn; sizes in points."""
     return {
-        "color": MODELS[place % len(MODELS)],
+        "color": MODEL_COLOURS[place % len(MODEL_COLOURS)],
         "marker": _MARKERS[place % len(_MARKERS)],
         "linestyle": _DASHES[place % len(_DASHES)],
         "markersize": 4.5,
@@ -366,7 +366,7 @@ def head(figure: "Figure", title: str, rows: int = 1) -> None:
     figure.set_figheight(figure.get_figheight() + 0.18 * more)
 
 
-def save(figure: "Figure", path: Path) -> Path:
+def save_figure(figure: "Figure", path: Path) -> Path:
     """Write a figure as .png, .svg or .pdf, atomically and reproducibly.
 
     Text is kept as text, for search, copying and screen readers.

@@ -499,7 +499,7 @@ class QueryScores:
         return row
 
 
-def write_scores(
+def write_query_scores(
     scores: Sequence[QueryScores], path: Path, facts: Mapping[str, object] | None = None
 ) -> None:
     """Write all measures of one grid, and JSON `facts` with them, as arrays of numpy, atomically.
@@ -528,7 +528,7 @@ def write_scores(
         )
 
 
-def read_scores(path: Path) -> dict[str, QueryScores]:
+def read_query_scores(path: Path) -> dict[str, QueryScores]:
     """Return measure -> its scores, from the folder of a grid or the file itself.
 
     Raises:
@@ -633,7 +633,7 @@ class LayerScoresFile:
         """Write the scores, atomically."""
         counts = {"tied": list(layer.tied.values()), "empty": list(layer.empty.values())}
         facts = {**counts, "split": dict(layer.facts)}
-        write_scores(list(layer.scores.values()), self.path, facts)
+        write_query_scores(list(layer.scores.values()), self.path, facts)
 
 
 def with_earlier(

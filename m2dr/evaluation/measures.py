@@ -88,7 +88,7 @@ _OTHER_DATA = DefaultMeasures("other data", re.compile(""), DEFAULT)
 
 
 @dataclass(frozen=True)
-class Scores:
+class RunScores:
     """The values of a run, per measure."""
 
     mean: Mapping[str, float]  # measure -> over all judged queries; a sum for counts such as NumRet
@@ -143,14 +143,14 @@ class Evaluator:
         """The deepest cutoff; None when a measure has none."""
         return _depth(self.measures)
 
-    def scores(self, run: Run) -> Scores:
+    def scores(self, run: Run) -> RunScores:
         """Measure a run by the order of its documents; ties were broken when it was made."""
         computed = self._computed(self._ranks(run), lambda: run)
         per_query = {
             name: dict(zip(self.judged, found.tolist(), strict=True))
             for name, found in computed.items()
         }
-        return Scores({str(m): _mean(m, per_query[str(m)]) for m in self.measures}, per_query)
+        return RunScores({str(m): _mean(m, per_query[str(m)]) for m in self.measures}, per_query)
 
     def _computed(self, ranks: "JudgedRanks", run: Callable[[], Run]) -> dict[str, Float64]:
         """Return measure -> values of all judged queries, [Q]; `run` is for providers alone."""
@@ -200,7 +200,7 @@ class Evaluator:
         return coded
 
 
-def measure(run: Run, judgements: Iterable[Judgement], names: Sequence[str] = DEFAULT) -> Scores:
+def measure(run: Run, judgements: Iterable[Judgement], names: Sequence[str] = DEFAULT) -> RunScores:
     """Measure one run; for several runs, use an Evaluator.
 
     >>> from m2dr.core.records import Ranking

@@ -18,7 +18,7 @@ from m2dr.core.records import SentencePair
 CLASS_MEASURES = ("Accuracy", "F1")  # F1 is the macro one: the plain mean over the classes
 
 
-def distinct(pairs: Sequence[SentencePair]) -> tuple[list[str], Intp, Intp]:
+def distinct_sentences(pairs: Sequence[SentencePair]) -> tuple[list[str], Intp, Intp]:
     """Return each sentence once, in the order of first use.
 
     Returns:

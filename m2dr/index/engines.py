@@ -188,7 +188,7 @@ def empty_index(factory: str, dim: int) -> Handle:
     return index
 
 
-def training_rows(documents: int, most: int = TRAIN_ROWS) -> Int64:
+def sample_rows(documents: int, most: int = TRAIN_ROWS) -> Int64:
     """Return the rows of the documents that an index learns from, drawn at random, increasing."""
     generator = np.random.default_rng(TRAIN_SEED)
     return np.sort(generator.choice(documents, min(most, documents), replace=False))

@@ -21,8 +21,8 @@ from m2dr.index.engines import (
     empty_index,
     engine_of,
     factory_name,
+    sample_rows,
     train_index,
-    training_rows,
 )
 from m2dr.index.exact import ExactIndex
 from m2dr.index.filters import Filter
@@ -408,7 +408,7 @@ def _centroids_on_gpus(index: Handle) -> Iterator[None]:
 
 def _sample(store: Store, dim: int, rows: int) -> Scores:
     """Return `rows` documents at most, prepared to learn from."""
-    drawn = training_rows(store.documents, rows)
+    drawn = sample_rows(store.documents, rows)
     sample = np.empty((len(drawn), dim), np.float32)
     for start, block in store.blocks():
         first, last = np.searchsorted(drawn, (start, start + len(block)))
@@ -420,7 +420,7 @@ def _sample(store: Store, dim: int, rows: int) -> Scores:
 # Opening
 
 
-def open_index(
+def open_faiss(
     folder: Path, store: Store | None = None, search_params: Mapping[str, int] | None = None
 ) -> FaissIndex:
     """Open the index in `folder`, after checking that its files are those that were written.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import lock_file, read_record, sync, write_record
+from m2dr.core.files import fsync, lock_file, read_record, write_record
 from m2dr.core.records import CARD_FILE, DIGITS, EXITS_FILE, Asked, Label
 from m2dr.index.manifest import (
     MANIFEST,
@@ -281,15 +281,15 @@ def _number(folder: Path) -> int:
 
 def exchange(first: Path, second: Path) -> None:
     """Exchange two folders: at once where the system can, else by three renames."""
-    sync(second)
+    fsync(second)
     with suppress(AttributeError, OSError):
         at, flag = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
         library = ctypes.CDLL(None, use_errno=True)
         if library.renameat2(at, os.fsencode(first), at, os.fsencode(second), flag) == 0:
-            sync(first.parent)
+            fsync(first.parent)
             return
     middle = first.with_name(first.name + OLD)
     first.rename(middle)
     second.rename(first)
     middle.rename(second)
-    sync(first.parent)
+    fsync(first.parent)

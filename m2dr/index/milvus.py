@@ -26,13 +26,13 @@ from m2dr.core.files import parse_record, record_table
 from m2dr.core.records import DIGITS, Cut, Label
 from m2dr.index.filters import FIELDS, Filter, field_kinds, field_types
 from m2dr.index.manifest import STORE, StoreManifest
-from m2dr.index.searchable import Named, Rows, Scores, Searchable
+from m2dr.index.searchable import NamedHits, Rows, Scores, Searchable
 from m2dr.index.store import Store
 from m2dr.index.vectors import check_depth, check_queries, prefixes
 
-PREFIX = "milvus:"  # of the name of an index that lies in Milvus
+MILVUS_PREFIX = "milvus:"  # of the name of an index that lies in Milvus
 TOKEN = "MILVUS_TOKEN"
-MOST_HITS = 16_384  # documents per query that Milvus gives
+MOST_K = 16_384  # documents per query that Milvus gives
 CONNECTING, ANSWERING = 10.0, 60.0  # seconds that a server may stay silent
 ATTEMPTS = 3  # to connect with a local file, whose server pymilvus now and then ends
 BATCH_BYTES = 8 * 2**20  # of vectors; a server takes messages of 64 MB
@@ -43,12 +43,12 @@ _MOST_FIELDS = 50  # of a collection; Milvus takes 64, vector and ids included
 _SERVERS = ("http://", "https://", "tcp://", "unix://", "grpc://")
 _PROPERTY = "m2dr"  # of a collection, which holds its manifest
 
-Hit = tuple[float, int, str]  # score, row and docid
+MilvusHit = tuple[float, int, str]  # score, row and docid
 # Type of the index as Milvus calls it, and the parameters of building and searching it.
-Engine = tuple[str, Mapping[str, int], Mapping[str, int]]
+MilvusEngine = tuple[str, Mapping[str, int], Mapping[str, int]]
 
 # A new engine is a row, and the tests run over all rows.
-MILVUS_ENGINES: dict[str, Engine] = {
+MILVUS_ENGINES: dict[str, MilvusEngine] = {
     "flat": ("FLAT", {}, {}),
     "hnsw": ("HNSW", {"M": 32, "efConstruction": 200}, {"ef": 128}),
     "ivf": ("IVF_FLAT", {"nlist": 1024}, {"nprobe": 32}),
@@ -57,7 +57,7 @@ MILVUS_ENGINES: dict[str, Engine] = {
 
 def in_milvus(index: str) -> bool:
     """Return whether the name of an index is `milvus:URI`."""
-    return index.startswith(PREFIX)
+    return index.startswith(MILVUS_PREFIX)
 
 
 def check_milvus_engine(name: str) -> None:
@@ -220,7 +220,7 @@ class MilvusCollection(Searchable):
     @property
     def deepest(self) -> int:
         """Documents per query that Milvus gives, at most."""
-        return min(self.documents, MOST_HITS)
+        return min(self.documents, MOST_K)
 
     @property
     def dim(self) -> int:
@@ -246,16 +246,16 @@ class MilvusCollection(Searchable):
             rows[number, : len(own)] = [row for _, row, _ in own]
         return scores, rows
 
-    def _hits(self, queries: Floats, k: int) -> Iterable[Named]:
+    def _hits(self, queries: Floats, k: int) -> Iterable[NamedHits]:
         for hits in self._ask(queries, k):
             yield [docid for *_, docid in hits], np.array([hit[0] for hit in hits], np.float32)
 
-    def _ask(self, queries: Floats, k: int) -> Iterator[list[Hit]]:
+    def _ask(self, queries: Floats, k: int) -> Iterator[list[MilvusHit]]:
         """Yield the hits of each query, best first, in batches that an answer can hold."""
         check_depth(k)
         check_queries(queries, self.dim)
-        if k > MOST_HITS:
-            raise UserError(f"{k:,} documents were asked for; Milvus gives {MOST_HITS:,} at most.")
+        if k > MOST_K:
+            raise UserError(f"{k:,} documents were asked for; Milvus gives {MOST_K:,} at most.")
         prepared = prefixes(queries, self.dim, self.manifest.label.similarity)
         _, build, search = MILVUS_ENGINES[self.manifest.engine]
         # A graph must look at k at least; few lists may miss what a filter lets through.
@@ -330,9 +330,9 @@ def open_collection(
         UserError: the server does not answer, or there is no such collection, or it is
             half-written, of another corpus or model, or of other vectors than the store.
     """
-    server = Server(index.removeprefix(PREFIX))
+    server = Server(index.removeprefix(MILVUS_PREFIX))
     try:
-        cuts = cuts_of(server, corpus, fingerprint)
+        cuts = list_cuts(server, corpus, fingerprint)
         dims = [cut.dim for cut in cuts if cut.layer == layer and dim in (None, cut.dim)]
         if not dims:
             known = ", ".join(map(str, cuts)) or "none"
@@ -356,7 +356,7 @@ def open_collection(
         raise
 
 
-def cuts_of(server: Server, corpus: str, fingerprint: str) -> tuple[Cut, ...]:
+def list_cuts(server: Server, corpus: str, fingerprint: str) -> tuple[Cut, ...]:
     """Return the cuts of a corpus that have a collection, finished or not, increasing."""
     stem = collection_name(corpus, fingerprint, Cut(0, 1)).removesuffix("L0D1")
     names = [name.removeprefix(stem) for name in server.ask("list_collections") if stem in name]

@@ -15,7 +15,7 @@ from m2dr.index.vectors import answerable, check_depth, check_queries
 Scores = Float32
 Rows = Int64
 Found = TypeVar("Found")
-Named = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
+NamedHits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
 
 _NONE = Ranking((), ())
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
@@ -170,7 +170,7 @@ class Searchable(ABC):
         """Documents per query that can be found, at most."""
         return self.documents
 
-    def _hits(self, queries: Floats, k: int) -> Iterable[Named]:
+    def _hits(self, queries: Floats, k: int) -> Iterable[NamedHits]:
         """Yield the hits of each query [Q, at least dim]."""
         for scores, rows in zip(*self.search(queries, k), strict=True):
             yield self.docids.take(rows[rows >= 0]), scores[rows >= 0]

@@ -19,7 +19,7 @@ from m2dr.training.scores import prefix_scores
 # Of the exit heads.
 RIDGES = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tried for each layer; relative to the diagonal
 DEFAULT_RIDGE = 1e-2  # where no text is held out to choose by
-AT_ONCE = 1024  # texts whose products are summed at a time
+SUMMED_TEXTS = 1024  # texts whose products are summed at a time
 
 # Of the rotation.
 STEPS = 200
@@ -85,7 +85,7 @@ def fit_head(states: Float32, words: Float32, targets: Float32, held_out: Bools)
 
     width = states.shape[1] + words.shape[1] + 1
     gram, products = np.zeros((width, width)), np.zeros((width, targets.shape[1]))
-    for chosen in np.array_split(np.flatnonzero(~held_out), -(-len(states) // AT_ONCE)):
+    for chosen in np.array_split(np.flatnonzero(~held_out), -(-len(states) // SUMMED_TEXTS)):
         read = inputs(chosen)
         gram += _product(read, read)
         products += _product(read, targets[chosen].astype(np.float64))

@@ -15,18 +15,17 @@ from m2dr.core.errors import UserError
 from m2dr.core.progress import progress
 from m2dr.core.records import FitRecord, Rotation, Side, default_dims
 from m2dr.core.settings import FitSettings
-from m2dr.maps.exits import STEPS, fit_head, fit_rotation
+from m2dr.maps.exits import ONE_OF, STEPS, fit_head, fit_rotation
 from m2dr.maps.log import log_weight, logged
 from m2dr.maps.words import ShortTexts, WordRows, read_words
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.exits import with_heads
 from m2dr.model.modules import rotate
 from m2dr.model.words import WordTable, unit_rows
 
-HELD_OUT = 1024  # texts to choose λ by, at most; never part of the regressions
-ONE_OF = 8  # of so many texts one is held out, until there are enough
-VECTORS = 8192  # embeddings that the rotation is fitted on, at most
+RIDGE_HELD_OUT = 1024  # texts to choose λ by, at most; never part of the regressions
+ROTATION_VECTORS = 8192  # embeddings that the rotation is fitted on, at most
 SPAN_WORDS = (3, 11)  # from the first to below the second
 ONE_SPAN_OF = 4  # of so many texts one gives a span; more of the same weight are no better
 
@@ -86,7 +85,7 @@ def cut_spans(
 
 
 def states_of(
-    encoder: TextEncoder[Encoder], texts: Sequence[tuple[Side, str]], what: str
+    encoder: TextEncoder[DualEncoder], texts: Sequence[tuple[Side, str]], what: str
 ) -> Float32:
     """Return the states of texts, [N, (L - 1) P + W], each run as a text of its side."""
     states = np.empty((len(texts), 0), np.float32)
@@ -103,7 +102,7 @@ def states_of(
 
 
 def with_spans(
-    encoder: TextEncoder[Encoder],
+    encoder: TextEncoder[DualEncoder],
     texts: Sequence[str],
     states: Float32,
     seed: int,
@@ -116,14 +115,14 @@ def with_spans(
     return Read(texts, states, spans, places, queries, rows.reshape(len(given), states.shape[1]))
 
 
-def drop_exits(encoder: Encoder) -> None:
+def drop_exits(encoder: DualEncoder) -> None:
     """Remove all exits below the last layer, fitted or trained."""
     encoder.fitted = None
     for layer in [layer for layer in encoder.exit_heads if int(layer) < encoder.layers]:
         del encoder.exit_heads[layer]
 
 
-def as_targets(encoder: Encoder, vectors: Float32) -> Float32:
+def as_targets(encoder: DualEncoder, vectors: Float32) -> Float32:
     """Return embeddings [N, W] of length 1 where they are compared by cosine."""
     return unit_rows(vectors) if encoder.card.similarity == "cosine" else vectors
 
@@ -134,13 +133,13 @@ def held_out(count: int) -> NDArray[np.bool_]:
     >>> held_out(16).nonzero()[0].tolist()
     [7, 15]
     """
-    step = max(ONE_OF, -(-count // HELD_OUT))
+    step = max(ONE_OF, -(-count // RIDGE_HELD_OUT))
     judges: NDArray[np.bool_] = np.arange(count) % step == step - 1
     return judges
 
 
 def fit_exits(
-    encoder: Encoder,
+    encoder: DualEncoder,
     read: Read,
     words: WordTable | None,
     names: Sequence[str],
@@ -213,7 +212,7 @@ def fit_exits(
 
 
 def fit_maps(
-    loaded: TextEncoder[Encoder],
+    loaded: TextEncoder[DualEncoder],
     given: FitTexts,
     seed: int,
     rotation: Rotation,
@@ -250,7 +249,7 @@ def fit_maps(
     weight = log_weight(queries, query_weight)
     width = card.width
     if rotation != "none":
-        vectors = read.states[:VECTORS, -width:]
+        vectors = read.states[:ROTATION_VECTORS, -width:]
         with progress("Rotating", STEPS, "steps") as advance:
             dims, similarity = default_dims(width), card.similarity
             try:

@@ -19,7 +19,7 @@ from m2dr.model.words import WordTable
 
 POWER = 1.5  # of the weight log(1 + N / df) of a word
 RIDGE = 0.5  # λ
-STEPS = 12  # of conjugate gradients; more change no ranking
+CG_STEPS = 12  # of conjugate gradients; more change no ranking
 STEPS_BESIDE = 20  # with short texts, whose weights differ
 MOST_WORDS = 250_000  # the most frequent ones
 MOST_WEIGHT = 3.0  # of a short text beside a document of weight 1
@@ -188,7 +188,7 @@ def solve(
     ridge: float,
     roots: Float32 | None = None,
     centre: Float32 | None = None,
-    steps: int = STEPS,
+    steps: int = CG_STEPS,
 ) -> Float32:
     """Return W [F, W] = argmin ‖√w (A W − (V − μ))‖² + λ ‖W‖², by conjugate gradients.
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from m2dr.model.encoder import Encoder
+    from m2dr.model.encoder import DualEncoder
     from m2dr.model.tokenizer import ModelTokenizer
 
 TOKENIZERS = (hub.TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
@@ -353,7 +353,7 @@ def load(
     device: "torch.device | str" = "cpu",
     dtype: "torch.dtype | str" = "fp32",
     exits: Path | None = None,
-) -> "TextEncoder[Encoder]":
+) -> "TextEncoder[DualEncoder]":
     """Load the first layers, or all of them, of a model or a backbone.
 
     Args:
@@ -372,7 +372,7 @@ def load(
     from transformers.utils import logging
 
     from m2dr.model.devices import choose_device, choose_dtype
-    from m2dr.model.encoder import Encoder
+    from m2dr.model.encoder import DualEncoder
     from m2dr.model.modules import modules_behind
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers does not annotate it
@@ -394,7 +394,7 @@ def load(
         tokenizer.require_room(getattr(card, length), f"{model} has {length}")
     if layer is not None:
         config = cut_config(config, max(layer, 1))  # a backbone has at least one
-    encoder = Encoder(_load_transformer(files.inner, config, dtype), card)
+    encoder = DualEncoder(_load_transformer(files.inner, config, dtype), card)
     encoder.behind = modules_behind(files, card)
     _give_exits(encoder, folder, exits)
     return TextEncoder(encoder.to(device).eval(), tokenizer)
@@ -437,7 +437,7 @@ def _load_transformer(
     return loaded
 
 
-def _give_exits(encoder: "Encoder", folder: Path, exits: Path | None) -> None:
+def _give_exits(encoder: "DualEncoder", folder: Path, exits: Path | None) -> None:
     """Give an encoder the exit heads and the fitted exits of its folder, or those of an index."""
     from torch import nn
 
@@ -487,7 +487,7 @@ def load_tokenizer(model: ModelFolder) -> "ModelTokenizer":
 
 
 def save(
-    encoder: "Encoder",
+    encoder: "DualEncoder",
     tokenizer: "ModelTokenizer",
     card: ModelCard,
     folder: Path,

@@ -3,12 +3,13 @@
 Shapes: L layers, N texts, P dims of a pooled state, W width of the model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from m2dr.core.arrays import Float32, Int64
+from m2dr.core.progress import Advance
 from m2dr.core.records import ModelCard, Side
 from m2dr.model.tokenizer import tokenize
 from m2dr.model.tokens import Ragged, buckets
@@ -23,7 +24,6 @@ TOKENS_PER_BATCH = 2048
 TOKENS_PER_BATCH_CUDA = 65536
 AT_ONCE = 4096  # texts that are tokenised at a time, and sorted by length into batches
 
-Advance = Callable[[int], None]
 Runtime = TypeVar("Runtime", bound="BatchEncoder | GraphRuntime", covariant=True)
 
 

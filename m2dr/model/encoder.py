@@ -33,7 +33,7 @@ Listener = Callable[[int, Tensor], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
-class Encoder(nn.Module):
+class DualEncoder(nn.Module):
     """A dual encoder that gives one embedding per text and layer.
 
     It holds the layers that it was loaded with: a cut encoder has no others in memory, and gives
@@ -426,7 +426,7 @@ def _pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) ->
 
 def _second_names(encoder: nn.Module, prefix: str) -> dict[str, str]:
     """Return the names of weights that have two, as T5's word embeddings: second to first."""
-    assert isinstance(encoder, Encoder)
+    assert isinstance(encoder, DualEncoder)
     tied = encoder.transformer.all_tied_weights_keys
     return {f"{prefix}transformer.{a}": f"{prefix}transformer.{b}" for a, b in tied.items()}
 
@@ -460,7 +460,7 @@ def _report(layer: int, _: nn.Module, __: object, output: Tensor | tuple[Tensor,
         take(layer, output if isinstance(output, Tensor) else output[0])
 
 
-def parameters_of(encoder: Encoder, layer: int) -> int:
+def parameters_of(encoder: DualEncoder, layer: int) -> int:
     """Return the number of parameters in memory to encode texts at a layer.
 
     Args:
@@ -473,7 +473,7 @@ def parameters_of(encoder: Encoder, layer: int) -> int:
     return words if layer == 0 else _numbers(encoder.parameters()) + words
 
 
-def exit_work(encoder: Encoder) -> dict[int, int]:
+def exit_work(encoder: DualEncoder) -> dict[int, int]:
     """Return the multiply-adds from a pooled state to its embedding, by layer from 1.
 
     They are those of the exit head and the modules behind it, which a fitted exit does not have;
@@ -490,7 +490,7 @@ def exit_work(encoder: Encoder) -> dict[int, int]:
     return found
 
 
-def table_work(encoder: Encoder) -> dict[int, int]:
+def table_work(encoder: DualEncoder) -> dict[int, int]:
     """Return the multiply-adds per word of the table that fitted exits read, by layer."""
     words = encoder.words
     return dict.fromkeys(words.layers, words.width) if words else {}
@@ -505,7 +505,7 @@ def _numbers(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def share_weights(encoder: Encoder, source: Encoder) -> None:
+def share_weights(encoder: DualEncoder, source: DualEncoder) -> None:
     """Let the tensors of an encoder that equal those of another one be the same memory."""
     held = {**dict(source.named_parameters()), **dict(source.named_buffers())}
     for name, tensor in [*encoder.named_parameters(), *encoder.named_buffers()]:

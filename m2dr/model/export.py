@@ -27,7 +27,7 @@ from m2dr.model import checkpoint
 from m2dr.model.card import write_readme
 from m2dr.model.checkpoint import Model
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.exits import FittedExits, linear
 from m2dr.model.graphs import RUNTIMES, write_graph_files
 from m2dr.model.modules import Dense, Truncate, write_model_settings
@@ -43,13 +43,13 @@ _COUNTS = ((1,), (2, 37), (1, 3, 8, 21, 60), (250,))  # words of the texts of ea
 class CutModel:
     """The first layers of a model, and the exit that ends in the dims of a cut."""
 
-    loaded: TextEncoder[Encoder]  # its vectors are those of the cut, not normalised
+    loaded: TextEncoder[DualEncoder]  # its vectors are those of the cut, not normalised
     card: ModelCard  # of the smaller model
     parent: ModelCard
     of_index: bool = False  # whether its exit is one that an index has
 
     @property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> DualEncoder:
         """Its layers in torch."""
         return self.loaded.runtime
 

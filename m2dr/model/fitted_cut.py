@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from m2dr.core.errors import UserError
 from m2dr.model import checkpoint
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 
 
 class FittedCut(InputModule):
@@ -26,7 +26,7 @@ class FittedCut(InputModule):
         max_seq_length: tokens of a text, at most.
     """
 
-    def __init__(self, loaded: TextEncoder[Encoder]) -> None:
+    def __init__(self, loaded: TextEncoder[DualEncoder]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # sentence-transformers does not annotate it
         encoder, words = loaded.runtime, loaded.runtime.words
         if words is None or not encoder.last_layer_has_exit:

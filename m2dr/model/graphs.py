@@ -2,7 +2,7 @@
 
 onnxruntime and openvino are imported here alone, by the functions that need them. Only the layers
 of a document encoder run as a graph: exit heads, fitted exits and modules work on one vector per
-text, so that torch runs them, in float32 as in an `Encoder`.
+text, so that torch runs them, in float32 as in an `DualEncoder`.
 """
 
 # Shapes in this file:
@@ -38,7 +38,7 @@ from m2dr.model.backbones import backbone_of, sizes_of
 from m2dr.model.checkpoint import Model, load, load_tokenizer
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder, IdsAndMask
+from m2dr.model.encoder import DualEncoder, IdsAndMask
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
 from m2dr.model.tokenizer import SAMPLE_QUERY
 from m2dr.model.words import WordTable
@@ -55,7 +55,7 @@ _EXAMPLE = (3, 7)  # texts and tokens; a size of 1 would be taken for a constant
 _NOISY = "torch.onnx._internal.exporter._registration"  # warns that torchvision is missing
 _LENGTHS = (1, 3, 6, 9) * 4  # of the texts of a sample, in sentences of about 10 tokens
 
-Run = Callable[[Int64, Int64], Float32]  # ids and mask [B, T] to vectors [B, W], not normalised
+Infer = Callable[[Int64, Int64], Float32]  # ids and mask [B, T] to vectors [B, W], not normalised
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RuntimeKind:
     packages: tuple[str, ...]
     dtypes: tuple[str, ...]  # that it multiplies in
     write: Callable[[ExportedProgram, Path], None]
-    open: Callable[[Path, str], Run]  # may be called from several threads
+    open: Callable[[Path, str], Infer]  # may be called from several threads
 
     @property
     def installed(self) -> bool:
@@ -91,7 +91,7 @@ def _write_onnx(program: ExportedProgram, folder: Path) -> None:
     graph.save(folder / ONNX_FILE)  # weights above 2 GB get a file of their own
 
 
-def _open_onnx(folder: Path, _: str) -> Run:
+def _open_onnx(folder: Path, _: str) -> Infer:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -114,7 +114,7 @@ def _write_openvino(program: ExportedProgram, folder: Path) -> None:
     openvino.save_model(graph, folder / OPENVINO_FILE, compress_to_fp16=False)
 
 
-def _open_openvino(folder: Path, dtype: str) -> Run:
+def _open_openvino(folder: Path, dtype: str) -> Infer:
     compiled = _compiled(folder, dtype, {"PERFORMANCE_HINT": "LATENCY"})
     own = threading.local()
 
@@ -168,7 +168,7 @@ def int8_digest(folder: Path) -> str:
 class _Graph(nn.Module):
     """Ids and mask [B, T] to the vectors of a layer, [B, W], or pooled states, [L + 1, B, P]."""
 
-    def __init__(self, encoder: Encoder, layer: int | None, unit: bool) -> None:
+    def __init__(self, encoder: DualEncoder, layer: int | None, unit: bool) -> None:
         super().__init__()
         self.encoder = encoder
         self.layer = layer
@@ -183,7 +183,7 @@ class _Graph(nn.Module):
         return normalize(vectors[0], dim=-1) if self.unit else vectors[0]
 
 
-def _exported(encoder: Encoder, layer: int | None, unit: bool) -> ExportedProgram:
+def _exported(encoder: DualEncoder, layer: int | None, unit: bool) -> ExportedProgram:
     """Export a layer of an encoder, or with None the pooled states of all; B and T are dynamic."""
     module = _Graph(encoder, layer, unit)
     texts, tokens = (
@@ -197,7 +197,7 @@ def _exported(encoder: Encoder, layer: int | None, unit: bool) -> ExportedProgra
 
 
 def write_graph_files(
-    encoder: Encoder, layer: int | None, folder: Path, runtime: str, unit: bool = False
+    encoder: DualEncoder, layer: int | None, folder: Path, runtime: str, unit: bool = False
 ) -> None:
     """Write a layer of an encoder as a graph into a folder.
 
@@ -236,7 +236,7 @@ def _graph_folder(
     return cache / "graphs" / f"{card.fingerprint[:12]}-layer-{layer:02d}-{runtime}-{digest}"
 
 
-def _write_cached(encoder: Encoder, layer: int | None, folder: Path, runtime: str) -> None:
+def _write_cached(encoder: DualEncoder, layer: int | None, folder: Path, runtime: str) -> None:
     """Write a graph that is cached."""
     with cached_folder(folder) as aside:
         write_graph_files(encoder, layer, aside, runtime)
@@ -261,9 +261,9 @@ def cached_folder(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class GraphRuntime:
-    """A graph that gives the vectors of one layer, as an `Encoder` does."""
+    """A graph that gives the vectors of one layer, as an `DualEncoder` does."""
 
-    run: Run
+    run: Infer
     card: ModelCard
     layer: int
     words: WordTable | None  # that its fitted exit reads
@@ -383,7 +383,7 @@ class GraphEncoder:
         graph: gives the pooled states of layers 0 to L, [L + 1, B, P].
     """
 
-    def __init__(self, encoder: Encoder, graph: OpenvinoBatches) -> None:
+    def __init__(self, encoder: DualEncoder, graph: OpenvinoBatches) -> None:
         self._encoder, self._graph = encoder, graph
         self.card, self.device = encoder.card, torch.device("cpu")
         self.layers, self.pooled_width = encoder.layers, encoder.pooled_width
@@ -418,7 +418,7 @@ class GraphEncoder:
             yield vectors
 
 
-BatchEncoder = Encoder | GraphEncoder  # gives the vectors of many batches of documents
+BatchEncoder = DualEncoder | GraphEncoder  # gives the vectors of many batches of documents
 
 
 @dataclass(frozen=True)
@@ -524,7 +524,7 @@ def choose_runtime(source: DocumentSource, asked: str, documents: int) -> str:
     return asked
 
 
-def _sample(loaded: TextEncoder[Encoder]) -> IdsAndMask:
+def _sample(loaded: TextEncoder[DualEncoder]) -> IdsAndMask:
     """Return a padded batch of texts of several lengths, [B, T] twice."""
     texts = [" ".join([SAMPLE_QUERY] * length) for length in _LENGTHS]
     rows = loaded.tokenizer(texts, loaded.card.document_length)

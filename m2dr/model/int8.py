@@ -41,7 +41,7 @@ LEAST_DOCUMENTS = 32  # to calibrate on and check
 LEAST_INT8_COSINE = 0.98  # with fp32, in the mean of the checked documents
 MOST_LOSS = 0.05  # of the mean reciprocal rank of a document among those checked
 SMOOTHING = 0.7  # how much of the spread of activations moves into weights; NNCF's .95 loses more
-QUERY_WORDS = 10  # first words of a document, which are to find it
+LEADING_WORDS = 10  # first words of a document, which are to find it
 _BATCH = 8  # texts
 _FORMAT = 2  # raise it when the same texts would calibrate otherwise
 
@@ -75,7 +75,7 @@ def quantize(source: DocumentSource, texts: Sequence[str], folder: Path) -> None
     with cached_folder(folder) as aside:
         _calibrate(source.graph_folder, _batches(exact, used), aside)
         coarse = replace(source, int8=aside).open(f"{INT8}{int8_digest(aside)}")
-        first_words = [" ".join(text.split()[:QUERY_WORDS]) for text in checked]
+        first_words = [" ".join(text.split()[:LEADING_WORDS]) for text in checked]
         layers = [source.layer]
         queries = unit_rows(exact.vectors(first_words, "query", layers)[0])
         both = (each.vectors(checked, "document", layers)[0] for each in (exact, coarse))

@@ -9,10 +9,10 @@ from torch import nn
 
 from m2dr.core.errors import require
 from m2dr.model.backbones import backbone_of
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 
 
-def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int = 13) -> None:
+def add_lora(encoder: DualEncoder, rank: int, alpha: int, dropout: float, seed: int = 13) -> None:
     """Add the two matrices to every linear map of the transformer layers, and freeze all else.
 
     Exit heads stay trainable. The layers remain the same modules and keep their hooks.
@@ -40,7 +40,7 @@ def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int 
         inject_adapter_in_model(config, transformer)
 
 
-def merge_lora(encoder: Encoder) -> None:
+def merge_lora(encoder: DualEncoder) -> None:
     """Merge the matrices into the linear maps beside them, and remove them.
 
     What is left is the plain backbone, all of it trainable again.

@@ -13,7 +13,7 @@ from torch.nn.functional import gelu, linear
 
 from m2dr.core.files import explain_failure
 from m2dr.model.backbones import backbone_of
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.folder import ModelFolder
 
 # Names in checkpoints of masked language modelling: the transform, the norm, the bias's owner.
@@ -63,7 +63,7 @@ class FirstTokenDecoder(nn.Module):
     (Starbucks, smae/modelling.py).
     """
 
-    def __init__(self, decoder: Encoder) -> None:
+    def __init__(self, decoder: DualEncoder) -> None:
         super().__init__()
         self.transformer = decoder.transformer
         self._first: Tensor | None = None
@@ -115,7 +115,7 @@ def masked_head(model: ModelFolder) -> tuple[MaskedHead, bool]:
     return head, bool(found)
 
 
-def remove_word_embeddings(encoder: Encoder) -> None:
+def remove_word_embeddings(encoder: DualEncoder) -> None:
     """Remove the word embeddings of an encoder that is given embeddings."""
     encoder.transformer.set_input_embeddings(nn.Identity())
 

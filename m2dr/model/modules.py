@@ -24,7 +24,7 @@ from m2dr.model.folder import LAST, POOLING_FLAGS, ListedModule, ModelFolder, Ta
 from m2dr.model.hub import FITTED_CUT, MODEL_SETTINGS, MODULES, TRANSFORMER_SETTINGS, WEIGHTS
 
 if TYPE_CHECKING:
-    from m2dr.model.encoder import Encoder
+    from m2dr.model.encoder import DualEncoder
 
 FIRST = 2  # number of the first module behind the pooling, in DENSE too
 _TANH = "torch.nn.modules.activation.Tanh"  # the activation function of a Dense that names none
@@ -205,7 +205,7 @@ def rotate(behind: nn.Sequential, width: int, rotation: Float32) -> nn.Sequentia
 
 
 def write_model_files(
-    encoder: "Encoder", card: ModelCard, folder: Path, lowercases: bool, first: int
+    encoder: "DualEncoder", card: ModelCard, folder: Path, lowercases: bool, first: int
 ) -> None:
     """Write the files with which SentenceTransformer(folder) gives the same vectors.
 

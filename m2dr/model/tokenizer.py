@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from m2dr.core.arrays import Int64
 from m2dr.core.errors import UserError, counted
-from m2dr.core.records import ModelCard, Side, paired
+from m2dr.core.records import ModelCard, Side, as_utf8
 from m2dr.model.tokens import pad
 
 if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
@@ -40,7 +40,7 @@ class ModelTokenizer:
         if not texts:
             return []
         self.require_room(max_length, "length")
-        whole = map(paired, texts)  # tokenizers refuse half a surrogate pair
+        whole = map(as_utf8, texts)  # tokenizers refuse half a surrogate pair
         return self._ids([self._beginning(text, max_length) for text in whole], max_length)
 
     def require_room(self, length: int, name: str) -> None:

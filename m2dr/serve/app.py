@@ -32,6 +32,7 @@ from m2dr.core import VERSION
 from m2dr.core.errors import UserError, sentence_of
 from m2dr.core.option import Option, option_of
 from m2dr.core.progress import say
+from m2dr.core.records import Side
 from m2dr.core.report import Report
 from m2dr.core.requests import LOOPBACK, Ask, Blend, ServeRequest
 from m2dr.serve.service import Meters, Refused, Service, Table
@@ -47,7 +48,6 @@ Texts = Annotated[  # fail_fast, as an error for each item would take a second
 Inputs = Annotated[list[str], Field(min_length=1, max_length=2048, fail_fast=True)]
 Layer = Annotated[int, Field(ge=0, description="Layer of the texts. Default: the last.")]
 Dim = Annotated[int, Field(ge=1, description="Dims. Default: the most.")]
-Side = Literal["query", "document"]
 
 
 def _search_field(each: DataclassField[Any], hint: Any) -> tuple[Any, Any]:
@@ -101,7 +101,7 @@ class EmbeddingsBody(BaseModel):
     user: str | None = None
 
 
-class Hit(BaseModel):
+class HitAnswer(BaseModel):
     """A document of a ranking."""
 
     rank: int
@@ -117,12 +117,12 @@ class Hit(BaseModel):
     )
 
 
-class Result(BaseModel):
+class RankingAnswer(BaseModel):
     """The ranking of a query, and that of the full model where both are compared."""
 
     query: str
-    hits: list[Hit]
-    full: list[Hit] | None = None
+    hits: list[HitAnswer]
+    full: list[HitAnswer] | None = None
     overlap: float | None = None
 
 
@@ -141,7 +141,7 @@ class SearchAnswer(_Used):  # type: ignore[valid-type,misc]  # made above
     cut: str
     layer: int
     dim: int
-    results: list[Result]
+    results: list[RankingAnswer]
     times: Times
     full_times: Times | None = None
     problem: str | None = None
@@ -173,7 +173,7 @@ class EmbeddingsAnswer(BaseModel):
     warning: str | None = None
 
 
-class Cost(BaseModel):
+class CostAnswer(BaseModel):
     """What a cut costs."""
 
     cut: str
@@ -213,7 +213,7 @@ class IndexAnswer(_Used):  # type: ignore[valid-type,misc]  # made above
     similarity: str
     fields: list[str]
     examples: list[str]
-    costs: list[Cost]
+    costs: list[CostAnswer]
     grid: GridAnswer | None
 
 

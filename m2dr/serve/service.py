@@ -29,9 +29,9 @@ from m2dr.index.vectors import prefixes
 from m2dr.maps.files import Maps
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
 from m2dr.tasks.models import names_of
-from m2dr.tasks.query import QueryEncoder, QueryEncoders, plan_of_model, suffix_of
+from m2dr.tasks.query import QueryEncoder, QueryEncoders, plan_of_model, results_suffix
 from m2dr.tasks.searching.index_api import Index
-from m2dr.tasks.searching.search import DEPTH, EXACT, Searcher
+from m2dr.tasks.searching.search import DEFAULT_K, EXACT, Searcher
 
 MOST_HITS = 20_000  # documents of an answer
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told
@@ -232,7 +232,7 @@ class ServedIndex:
     @property
     def system(self) -> str:
         """Whose queries meet which documents, where not those of the model as trained."""
-        return suffix_of(self._plans, "")
+        return results_suffix(self._plans, "")
 
     def _document(self, docid: str) -> Document:
         """Return a document.
@@ -339,7 +339,7 @@ class Service:
             UserError: the index on disk cannot be opened any more.
         """
         _check_texts(queries, "queries")
-        if len(queries) > 1 and len(queries) * asked.get("k", DEPTH) > MOST_HITS:
+        if len(queries) > 1 and len(queries) * asked.get("k", DEFAULT_K) > MOST_HITS:
             raise Refused(422, f"An answer may have {MOST_HITS} documents; ask for fewer.", "k")
         while True:
             name, served = self._index(index)
@@ -363,7 +363,7 @@ class Service:
     ) -> Table:
         cuts = [cut, served.full] if compare else [cut]
         opened = [await asyncio.to_thread(served.open, each) for each in cuts]
-        k = ask.k or DEPTH
+        k = ask.k or DEFAULT_K
         depth = max(k, _TOP) if compare else k
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
@@ -570,7 +570,7 @@ def find_grid(
         fingerprint: of the model.
         exits: digest of those of the index that queries pass; empty for the model's own.
         blend: weights of what is beside the vectors.
-        system: whose queries meet which documents, as `suffix_of` tells.
+        system: whose queries meet which documents, as `results_suffix` tells.
 
     Raises:
         UserError: the given file is no grid, or one of other exits.

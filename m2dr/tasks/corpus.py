@@ -121,13 +121,13 @@ def write_documents(documents: Iterable[Document], path: Path) -> None:
         UserError: two documents have one id, an id cannot stand in a run file, or there is none.
     """
     with path.open("w", encoding="utf-8") as file:
-        for document in distinct(documents):
+        for document in distinct_documents(documents):
             file.write(document_line(document))
         if not file.tell():
             raise UserError("No documents were given.")
 
 
-def distinct(documents: Iterable[Document]) -> Iterator[Document]:
+def distinct_documents(documents: Iterable[Document]) -> Iterator[Document]:
     """Yield documents.
 
     Raises:
@@ -286,7 +286,7 @@ def _digest_file(dataset: Dataset) -> Path:
     return cache_folder() / "corpora" / f"{key}.json"
 
 
-def texts_of(dataset: Dataset, rows: NDArray[np.int64]) -> Iterator[str]:
+def read_texts(dataset: Dataset, rows: NDArray[np.int64]) -> Iterator[str]:
     """Yield the texts of documents by row, in one pass over the corpus."""
     documents, start = dataset.documents(), 0
     for row in rows.tolist():

@@ -48,7 +48,7 @@ _FIXED: dict[str, tuple[object, ...]] = {
 
 _LONG = 512  # tokens of a long text; some models take texts of any length
 _OPEN = 3  # encoders of different layers that are kept
-Item = str | Mapping[str, object]  # a text, or a dict with a text and perhaps a title and an id
+Input = str | Mapping[str, object]  # a text, or a dict with a text and perhaps a title and an id
 Tokens = TypeVar("Tokens")
 
 
@@ -233,7 +233,7 @@ class Encoder:
 
     def encode(
         self,
-        sentences: Item | Iterable[Item],
+        sentences: Input | Iterable[Input],
         *,
         side: Side | None = None,
         layer: int | Iterable[int] | None = None,
@@ -354,7 +354,7 @@ class Encoder:
         """
         return self.encode(queries, side="query", **options)
 
-    def encode_documents(self, documents: Item | Iterable[Item], **options: Any) -> Any:
+    def encode_documents(self, documents: Input | Iterable[Input], **options: Any) -> Any:
         """Return the vectors of documents, [N, D], or [D] of one; `options` as `encode` takes them.
 
         Each gets the document prompt of the model and is cut at its document length. Dicts have a
@@ -376,7 +376,7 @@ class Encoder:
             raise UserError(f"No word of {text[:80]!r} is known at layer 0, so it has no vector.")
         return cast("list[float]", vector.tolist())
 
-    def embed_documents(self, texts: Iterable[Item]) -> list[list[float]]:
+    def embed_documents(self, texts: Iterable[Input]) -> list[list[float]]:
         """Return the vectors of documents, as LangChain calls it."""
         return cast("list[list[float]]", self.encode_documents(texts).tolist())
 

@@ -34,7 +34,7 @@ from m2dr.tasks.models import names_of
 
 if TYPE_CHECKING:
     from m2dr.evaluation.costs import Shape
-    from m2dr.model.encoder import Encoder as TorchEncoder
+    from m2dr.model.encoder import DualEncoder as TorchEncoder
     from m2dr.model.graphs import GraphRuntime
 
 Source = Literal["model", "words", "bridge", "given"]
@@ -313,7 +313,7 @@ def plan_layers(
     return {layer: plan(layer) for layer in sorted({*layers, *last})}
 
 
-def suffix_of(plans: Mapping[int, QueryPlan], documents: str) -> str:
+def results_suffix(plans: Mapping[int, QueryPlan], documents: str) -> str:
     """Return the suffix of the name of results: whose queries, and which documents they meet.
 
     Weights of BM25 and words have suffixes of their own, in `EvaluateRequest.named`.
@@ -510,7 +510,7 @@ class QueryEncoder:
         """The layers in torch; None where none runs, or a graph, which does not tell its sizes."""
         if not self.opened:
             return None
-        from m2dr.model.encoder import Encoder as TorchEncoder
+        from m2dr.model.encoder import DualEncoder as TorchEncoder
 
         runtime = self.opened.runtime
         return runtime if isinstance(runtime, TorchEncoder) else None

@@ -31,7 +31,7 @@ PUBLISHED = {
 }
 MOST_TOKENS = 64  # of public code, at full width
 LEAST_TOKENS = 8  # tokens kept of a text that has them, however short the prefix (MIPIC, A.5)
-FIRST, LAST = Fraction("0.2"), Fraction("0.7")  # shares of the shortest and the longest prefix
+SHORT, LONG = Fraction("0.2"), Fraction("0.7")  # shares of the shortest and the longest prefix
 _NOISE = 8  # rounding errors of a mean and a difference, in units of the last place
 
 
@@ -129,8 +129,8 @@ def shares_of(count: int) -> tuple[float, ...]:
     >>> shares_of(6)
     (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
     """
-    step = (LAST - FIRST) / max(count - 1, 1)
-    return tuple(float(FIRST + i * step) for i in range(count))
+    step = (LONG - SHORT) / max(count - 1, 1)
+    return tuple(float(SHORT + i * step) for i in range(count))
 
 
 class TokenRelations(nn.Module):

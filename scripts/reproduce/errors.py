@@ -13,7 +13,7 @@ from claims import Kind
 from measuring import Measured, meant
 
 from m2dr.core.records import Cut
-from m2dr.evaluation.grid import read_scores
+from m2dr.evaluation.grid import read_query_scores
 from m2dr.evaluation.sentence_tasks import CORRELATIONS, separation
 
 DRAWS, SEED = 100, 13  # of the bootstrap
@@ -35,7 +35,7 @@ def error_of_difference(above: Cells, below: Cells, measure: str, on: str = "") 
 
 def scores_of_queries(found: Measured, word: str, measure: str, name: str) -> Array:
     """What a cell of a search is worth on each query, [Q]."""
-    scores = read_scores(Path(found.details[name]))[measure]
+    scores = read_query_scores(Path(found.details[name]))[measure]
     cuts = meant(word, found.values[name])
     rows: Array = np.mean([scores.at(Cut.parse(cut)) for cut in cuts], axis=0)
     return rows

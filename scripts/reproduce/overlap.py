@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.evaluation.figures import MODELS, dress, head, name_panel, new_figure, save
+from m2dr.evaluation.figures import MODEL_COLOURS, dress, head, name_panel, new_figure, save_figure
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
@@ -73,10 +73,12 @@ def main() -> None:
         both = np.concatenate([full - full.mean(0), prefix - prefix.mean(0)])
         whole, short = np.split(plane(both, given.by), 2)
         axes = figure.add_subplot(height, columns, place + 1)
-        axes.scatter(whole[:, 0], whole[:, 1], s=12, color=MODELS[0], label=str(full.shape[1]))
+        axes.scatter(
+            whole[:, 0], whole[:, 1], s=12, color=MODEL_COLOURS[0], label=str(full.shape[1])
+        )
         axes.scatter(
             short[:, 0], short[:, 1], s=14, marker="^", label=f"first {given.dim}",
-            facecolors="none", edgecolors=MODELS[1],
+            facecolors="none", edgecolors=MODEL_COLOURS[1],
         )  # fmt: skip
         dress(axes)
         axes.set(xticks=[], yticks=[])
@@ -88,7 +90,7 @@ def main() -> None:
         axes.set_xlabel(f"mean distance {flat:.3g} in the plane, {space:.3f} of unit vectors")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
     head(figure, f"Prefixes and full vectors: {given.corpus}", height)
-    print(save(figure, given.out))  # noqa: T201
+    print(save_figure(figure, given.out))  # noqa: T201
 
 
 if __name__ == "__main__":

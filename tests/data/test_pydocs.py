@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from m2dr.data import pydocs
 from m2dr.data.loaders import open_dataset
-from m2dr.data.pydocs import Entry, distinct, entries
+from m2dr.data.pydocs import Entry, distinct_entries, entries
 
 ANSWER = "This is the second paragraph, which has more than eight words."
 
@@ -48,7 +48,7 @@ else:
 
 
 def found(source: str) -> dict[str, Entry]:
-    return {entry.name: entry for entry in distinct(entries(source.encode(), "m"))}
+    return {entry.name: entry for entry in distinct_entries(entries(source.encode(), "m"))}
 
 
 def test_public_names_are_found_wherever_a_module_defines_them() -> None:
@@ -99,7 +99,7 @@ def test_entries_are_distinct_sorted_and_fit_to_be_ids(
 ) -> None:
     source = "".join(docstring(query, text, f"x{name}") for name, query, text in parts)
 
-    kept = distinct(entries(source.encode(), "m"))
+    kept = distinct_entries(entries(source.encode(), "m"))
 
     names = [entry.name for entry in kept]
     assert names == sorted(set(names))

@@ -18,7 +18,7 @@ from m2dr.evaluation.figures import (
     draw_quality,
     draw_quality_over_dims,
     draw_tradeoff,
-    save,
+    save_figure,
 )
 from m2dr.evaluation.grid import Grid
 
@@ -130,8 +130,8 @@ def test_any_name_can_be_drawn(name: str, tmp_path: Path) -> None:
     some = replace(grid(name), corpus=name)
     figure = draw_quality_over_dims([some], "RR@10")
 
-    save(figure, tmp_path / "new" / "a.png")
-    save(draw_heat_map(some, "RR@10"), tmp_path / "b.png")
-    ElementTree.parse(save(figure, tmp_path / "a.svg"))  # our own file
+    save_figure(figure, tmp_path / "new" / "a.png")
+    save_figure(draw_heat_map(some, "RR@10"), tmp_path / "b.png")
+    ElementTree.parse(save_figure(figure, tmp_path / "a.svg"))  # our own file
 
     assert imread(tmp_path / "b.png").std() > 0

@@ -22,11 +22,11 @@ from m2dr.evaluation.grid import (
     average,
     join_layers,
     read_grid,
-    read_scores,
+    read_query_scores,
     text_tables,
     write_csv,
     write_grid,
-    write_scores,
+    write_query_scores,
 )
 
 WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
@@ -196,9 +196,9 @@ def test_scores_read_back_as_they_were_written(
     finite = arrays(np.float64, (2, len(ids)), elements=st.floats(-9, 9))
     some = [QueryScores(name, CUTS, tuple(ids), data.draw(finite)) for name in names]
 
-    write_scores(some, tmp_path)
+    write_query_scores(some, tmp_path)
 
-    again = read_scores(tmp_path)
+    again = read_query_scores(tmp_path)
     assert list(again) == names
     for one in some:
         assert (again[one.measure].cuts, again[one.measure].query_ids) == (CUTS, tuple(ids))
@@ -217,13 +217,13 @@ def test_scores_are_found_by_their_cut() -> None:
 @pytest.mark.parametrize("cut", [0, 200, -30])
 def test_a_damaged_file_of_scores_is_a_sentence(cut: int, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There are no scores of single queries"):
-        read_scores(tmp_path)
-    write_scores([scores()], tmp_path)
+        read_query_scores(tmp_path)
+    write_query_scores([scores()], tmp_path)
     whole = (tmp_path / SCORES_FILE).read_bytes()
     (tmp_path / SCORES_FILE).write_bytes(whole[:cut])
 
     with pytest.raises(UserError, match="is not a file of scores that m2dr wrote"):
-        read_scores(tmp_path)
+        read_query_scores(tmp_path)
 
 
 def part(layer: int) -> LayerScores:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError
 from m2dr.index.codes import CODES, learn_code
 from m2dr.index.engines import ENGINES, empty_index, factory_name
-from m2dr.index.faiss import build_index, open_index
+from m2dr.index.faiss import build_index, open_faiss
 from m2dr.index.store import Store
 from m2dr.index.vectors import prefixes
 from m2dr.tasks.indexing.importing import vectors_of
@@ -41,7 +41,7 @@ def test_an_index_of_a_prefix_scores_by_that_prefix_alone(
 ) -> None:
     store = build(tmp_path, vectors, similarity=similarity)
 
-    index = open_index(build_index(store, dim, engine))
+    index = open_faiss(build_index(store, dim, engine))
     scores, rows = index.search(queries, k=7)
 
     assert scores.shape == rows.shape == (5, 7)
@@ -61,7 +61,7 @@ def test_a_graph_of_many_equal_vectors_is_said_to_find_few(
     vectors[:equal] = vectors[0]
     store = build(tmp_path, vectors, [f"d{row}" for row in range(3000)], shard_rows=4096)
 
-    index = open_index(build_index(store, 16, "hnsw"))
+    index = open_faiss(build_index(store, 16, "hnsw"))
 
     _, rows = index.search(vectors[2000:2200], 1)
     assert (np.mean(rows[:, 0] == np.arange(2000, 2200)) < 0.95) == told
@@ -87,8 +87,8 @@ def test_an_index_of_an_older_store_is_refused_and_built_again(
     store = build(tmp_path / "layer-06", -vectors)
 
     with pytest.raises(UserError, match="vectors that were changed since"):
-        open_index(folder)
-    assert open_index(build_index(store, 8)).manifest.store == store.manifest.digest
+        open_faiss(folder)
+    assert open_faiss(build_index(store, 8)).manifest.store == store.manifest.digest
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_damaged_index_too_large_to_hash_is_still_refused(
 
     assert path.stat().st_size == size
     with pytest.raises(UserError, match=reason):
-        open_index(path.parent)
+        open_faiss(path.parent)
 
 
 def test_a_full_disk_leaves_no_index_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_no_index_behind(store: Store, monkeypatch: pytest.Mo
         with pytest.raises(OSError, match="No space left"):
             build_index(store, 8)
     with pytest.raises(UserError, match="holds no finished index"):
-        open_index(folder)
+        open_faiss(folder)
 
 
 faiss_writer = faiss.PyCallbackIOWriter  # as it is before a test replaces it
@@ -146,7 +146,7 @@ def test_a_folder_names_its_engine_and_opens_in_plain_faiss_the_same_each_time(
 
     assert (folder / "index").read_bytes() == (again / "index").read_bytes()
     assert folder.name == ("dim-8" if engine == "flat" else f"dim-8-{engine}")
-    manifest = open_index(folder).manifest
+    manifest = open_faiss(folder).manifest
     index = faiss.read_index(str(folder / "index"))
     assert (index.ntotal, index.d, manifest.engine) == (35, 8, engine)
 
@@ -156,8 +156,8 @@ def test_candidates_scored_again_score_as_a_full_scan_does(
     store: Store, queries: Floats, engine: str
 ) -> None:
     names = list("abcde")
-    exact = open_index(build_index(store, 12)).ranked(names, queries, 5).rankings
-    index = open_index(build_index(store, 12, engine), search_params={"rescore": 7})
+    exact = open_faiss(build_index(store, 12)).ranked(names, queries, 5).rankings
+    index = open_faiss(build_index(store, 12, engine), search_params={"rescore": 7})
 
     for name, ranking in index.ranked(names, queries, 5).rankings.items():
         assert ranking.docids == exact[name].docids
@@ -168,14 +168,14 @@ def test_another_store_is_not_rescored_with(store: Store, build, tmp_path: Path)
     other = build(tmp_path / "other", np.ones((35, 16), np.float32))
 
     with pytest.raises(UserError, match="was not cut from the vectors in"):
-        open_index(build_index(store, 8, "int8"), other, {"rescore": 2})
+        open_faiss(build_index(store, 8, "int8"), other, {"rescore": 2})
 
 
 def test_more_lists_are_looked_at_when_asked(build, tmp_path: Path) -> None:
     vectors = np.random.default_rng(3).normal(size=(2000, 16)).astype(np.float32)
     store = build(tmp_path / "layer-06", vectors, shard_rows=900)
-    whole = open_index(build_index(store, 16)).search(vectors[:40] + 1, 10)[1]
-    index = open_index(build_index(store, 16, "ivf"))
+    whole = open_faiss(build_index(store, 16)).search(vectors[:40] + 1, 10)[1]
+    index = open_faiss(build_index(store, 16, "ivf"))
 
     def recall(nprobe: int) -> float:
         rows = index.with_search_params({"nprobe": nprobe}).search(vectors[:40] + 1, 10)[1]
@@ -193,7 +193,7 @@ def test_any_factory_string_becomes_an_index_beside_the_others(
     store: Store, queries: Floats, factory: str
 ) -> None:
     folder = build_index(store, 8, factory=factory)
-    index = open_index(folder, search_params={"rescore": 35})
+    index = open_faiss(folder, search_params={"rescore": 35})
 
     assert folder.name == f"dim-8-{factory_name(factory)}"
     assert (index.manifest.factory, index.manifest.engine) == (factory, factory_name(factory))
@@ -209,7 +209,7 @@ def test_a_corpus_of_a_few_documents_is_no_trouble(
 ) -> None:
     store = build(tmp_path / "layer-06", queries[:documents])
 
-    index = open_index(build_index(store, 16, engine))
+    index = open_faiss(build_index(store, 16, engine))
 
     ranked = index.ranked(list("abcde"), queries, 10).rankings
     assert [len(ranking.docids) for ranking in ranked.values()] == [documents] * 5
@@ -219,10 +219,10 @@ def test_more_bits_and_rescoring_find_more(build, tmp_path: Path) -> None:
     vectors = np.random.default_rng(3).normal(size=(2000, 61)).astype(np.float32)
     store = build(tmp_path / "layer-06", vectors, shard_rows=2000)
     queries = vectors[:50] + np.random.default_rng(4).normal(size=(50, 61)).astype(np.float32)
-    whole = open_index(build_index(store, 61)).search(queries, 10)[1]
+    whole = open_faiss(build_index(store, 61)).search(queries, 10)[1]
 
     def recall(engine: str, params: dict[str, int]) -> float:
-        rows = open_index(build_index(store, 61, engine), store, params).search(queries, 10)[1]
+        rows = open_faiss(build_index(store, 61, engine), store, params).search(queries, 10)[1]
         return float(np.mean([np.isin(a, b).mean() for a, b in zip(rows, whole, strict=True)]))
 
     one, two, four = (recall(f"bits{bits}", {"rescore": 0}) for bits in (1, 2, 4))
@@ -265,7 +265,7 @@ def test_decoded_vectors_score_as_the_engine_does(
     queries = np.random.default_rng(7).normal(size=(4, 16)).astype(np.float32)
 
     decoded = learn_code(name, dim, similarity, documents)
-    index = open_index(build_index(store, dim, CODES[name]))
+    index = open_faiss(build_index(store, dim, CODES[name]))
     if not index.exact:
         index = index.with_search_params({"rescore": 0})
     scores, rows = index.search(queries, 30)
@@ -282,7 +282,7 @@ def test_each_document_adds_as_many_bytes_as_said(
     tmp_path, build, vectors: Floats, name: str
 ) -> None:
     few, many = (
-        open_index(
+        open_faiss(
             build_index(
                 build(tmp_path / f"{times}", np.tile(vectors[:32], (times, 1))), 16, CODES[name]
             )

@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 import pytest
 
-from m2dr.index.faiss import FaissIndex, build_index, on_gpu, open_index
+from m2dr.index.faiss import FaissIndex, build_index, on_gpu, open_faiss
 from m2dr.index.library import gpu_refusal
 from m2dr.index.store import Store
 
@@ -36,7 +36,7 @@ def forget() -> Iterator[None]:
 
 @pytest.fixture
 def index(store: Store) -> FaissIndex:
-    return open_index(build_index(store, 8))
+    return open_faiss(build_index(store, 8))
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, move: object, ended: object = None) -> None:

@@ -23,7 +23,7 @@ from m2dr.data.roles import DOCUMENT
 from m2dr.index import faiss
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.faiss import build_index, open_index
+from m2dr.index.faiss import build_index, open_faiss
 from m2dr.index.filters import FIELDS, Filter, field_names, field_types, matching, write_fields
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.milvus import MILVUS_ENGINES, Server, open_collection, push
@@ -197,7 +197,7 @@ def ways(store: Store, uri: str) -> Iterator[dict[str, Searchable]]:
     """Each engine, and the exact scan, a funnel and Milvus, over the same documents."""
     pytest.importorskip("milvus_lite")
     found: dict[str, Searchable] = {
-        engine: open_index(store.folder / (f"dim-{DIM}" + f"-{engine}" * (engine != "flat")))
+        engine: open_faiss(store.folder / (f"dim-{DIM}" + f"-{engine}" * (engine != "flat")))
         for engine in ENGINES
     }
     found["exact"] = ExactIndex(store, DIM)

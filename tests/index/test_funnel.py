@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.index.exact import ExactIndex
-from m2dr.index.faiss import build_index, open_index
+from m2dr.index.faiss import build_index, open_faiss
 from m2dr.index.funnel import Funnel, FunnelIndex, Stage
 
 Floats = NDArray[np.float32]
@@ -79,7 +79,7 @@ def test_another_index_may_make_the_first_shortlist(store) -> None:
     queries = np.random.default_rng(6).normal(size=(5, 16)).astype(np.float32)
     funnel = Funnel.parse("8:12,16")
 
-    faiss = FunnelIndex(store, funnel, open_index(build_index(store, 8))).search(queries, 4)
+    faiss = FunnelIndex(store, funnel, open_faiss(build_index(store, 8))).search(queries, 4)
     scan = FunnelIndex(store, funnel).search(queries, 4)
 
     np.testing.assert_array_equal(faiss[1], scan[1])

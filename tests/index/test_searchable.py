@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.records import Ranking, Run
 from m2dr.index.exact import prefix_runs
-from m2dr.index.faiss import FaissIndex, build_index, open_index
+from m2dr.index.faiss import FaissIndex, build_index, open_faiss
 from m2dr.index.store import Store
 
 Floats = NDArray[np.float32]
@@ -32,7 +32,7 @@ def corpora(draw: st.DrawFn) -> tuple[Floats, list[str], Floats]:
 def by_faiss(
     store: Store, queries: Floats, dim: int, k: int, drop: dict[str, str] | None = None
 ) -> Run:
-    index = open_index(build_index(store, dim))
+    index = open_faiss(build_index(store, dim))
     return index.ranked(names(queries), queries, k, drop)
 
 
@@ -99,7 +99,7 @@ def test_copies_rank_by_docid_in_a_batch_of_queries(tmp_path: Path, build) -> No
     store = build(tmp_path, np.tile(originals, (23, 1)), docids, shard_rows=999)
     queries = rng.normal(size=(60, 48)).astype(np.float32)
 
-    run = open_index(build_index(store, 48)).ranked(names(queries), queries, 100)
+    run = open_faiss(build_index(store, 48)).ranked(names(queries), queries, 100)
 
     copy = {docid: row % 40 for row, docid in enumerate(docids)}
     for ranking in run.rankings.values():
@@ -121,7 +121,7 @@ class _Missing:
 
 
 def test_what_an_engine_did_not_find_is_never_a_document(store: Store) -> None:
-    opened = open_index(build_index(store, 16))
+    opened = open_faiss(build_index(store, 16))
     index = FaissIndex(replace(opened.manifest, engine="ivf"), opened.docids, _Missing())
 
     with pytest.warns(UserWarning, match="2 queries found fewer than 3 documents"):

@@ -10,7 +10,7 @@ from transformers import AutoModel
 
 from m2dr.model.backbones import BACKBONES, attend, default_pooling, sizes_of
 from m2dr.model.checkpoint import export_cut, load, open_model, save
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.folder import ModelFolder
 
 DECODERS = [name for name, row in BACKBONES.items() if row.causal]
@@ -19,7 +19,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words"]
 
 
-def both_ways(folder: Path) -> Encoder:
+def both_ways(folder: Path) -> DualEncoder:
     encoder, _ = load(folder)
     encoder.card = replace(encoder.card, attention="bidirectional", pooling="cls")
     return encoder

@@ -26,7 +26,7 @@ from m2dr.model.checkpoint import (
     save,
 )
 from m2dr.model.devices import set_dropout
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.folder import ModelFolder
 from m2dr.model.hub import CARD
 from m2dr.tasks.query import open_queries, plan_of_model
@@ -36,7 +36,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words"]
 
 
-def add_trained_heads(encoder: Encoder, layers: Sequence[int]) -> None:
+def add_trained_heads(encoder: DualEncoder, layers: Sequence[int]) -> None:
     """Exit heads as a training would leave them: near the identity, and each different."""
     generator = torch.Generator().manual_seed(13)
     encoder.add_exit_heads(layers)
@@ -224,7 +224,7 @@ def test_token_states_are_those_that_a_backbone_of_n_layers_gives(
 
 
 @pytest.fixture
-def encoder(backbone: Callable[[str], Path]) -> Encoder:
+def encoder(backbone: Callable[[str], Path]) -> DualEncoder:
     return load(backbone("bert"))[0]
 
 
@@ -239,7 +239,7 @@ def headed(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
     return tmp_path / "headed"
 
 
-def test_a_head_changes_nothing_before_training(encoder: Encoder) -> None:
+def test_a_head_changes_nothing_before_training(encoder: DualEncoder) -> None:
     before = encoder(IDS, MASK)
 
     encoder.add_exit_heads([1, 2, 3])
@@ -247,7 +247,7 @@ def test_a_head_changes_nothing_before_training(encoder: Encoder) -> None:
     torch.testing.assert_close(encoder(IDS, MASK), before, atol=0, rtol=0)
 
 
-def test_a_head_maps_the_vectors_of_its_layer_and_no_others(encoder: Encoder) -> None:
+def test_a_head_maps_the_vectors_of_its_layer_and_no_others(encoder: DualEncoder) -> None:
     before = encoder(IDS, MASK).detach()
     encoder.add_exit_heads([1, 3])
     weight = torch.randn(32, 32, generator=torch.Generator().manual_seed(1))

@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 from m2dr.model.backbones import BACKBONES, backbone_of
 from m2dr.model.checkpoint import load, save
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.lora import add_lora, merge_lora
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 
 
-def wrapped(folder: Path, seed: int | None = 13) -> Encoder:
+def wrapped(folder: Path, seed: int | None = 13) -> DualEncoder:
     """An encoder with LoRA, as a training would leave it; as it begins when there is no seed."""
     encoder, _ = load(folder)
     encoder.add_exit_heads([2])
@@ -27,7 +27,7 @@ def wrapped(folder: Path, seed: int | None = 13) -> Encoder:
 
 
 @torch.inference_mode()
-def vectors(encoder: Encoder) -> Tensor:
+def vectors(encoder: DualEncoder) -> Tensor:
     return encoder(IDS, MASK)
 
 

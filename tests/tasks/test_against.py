@@ -17,7 +17,7 @@ from m2dr.evaluation.grid import (
     read_grid,
     text_tables,
     write_grid,
-    write_scores,
+    write_query_scores,
 )
 from m2dr.tasks.evaluating.compare import compare, compare_folders
 
@@ -38,7 +38,7 @@ def results(
     cells = {
         cut: dict.fromkeys(measures, row.mean()) for cut, row in zip(cuts, values, strict=True)
     }
-    write_scores(scores, folder)
+    write_query_scores(scores, folder)
     write_grid(Grid(folder.name, "tiny", "test", len(queries), cells), folder)
     return folder
 

@@ -14,7 +14,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.costs import read_costs
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, open_model
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.hub import WORDS
 from m2dr.model.words import WordTable
 from m2dr.tasks.evaluating.costs import measure_costs, query_times
@@ -36,7 +36,7 @@ def test_multiply_adds_are_those_that_the_matrices_of_the_encoder_do(
     assert shape_of(encoder).encode(4, tokens) == expected
 
 
-def products(encoder: Encoder, layer: int, tokens: int) -> int:
+def products(encoder: DualEncoder, layer: int, tokens: int) -> int:
     """Multiply-adds of all matrices that a text runs through at a layer, counted as it runs."""
     done = []
 

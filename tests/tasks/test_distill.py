@@ -14,7 +14,7 @@ from world import WORDS
 
 from m2dr.model.checkpoint import load
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 
 QUERIES, NEGATIVES, T = 40, 3, 2.0
 CUTS = [(layer, dim) for layer in (1, 2, 3, 4) for dim in (8, 32)]
@@ -70,7 +70,7 @@ def run(*words: str | Path, sets: str = "") -> Result:
     return commands.run("train", *words, "--device", "cpu", *given)
 
 
-def distance(encoder: TextEncoder[Encoder], method: str) -> NDArray[np.float64]:
+def distance(encoder: TextEncoder[DualEncoder], method: str) -> NDArray[np.float64]:
     """What each cut's scores cost by the teacher's, [cuts]: in numpy, by the published formula."""
     queries, documents, teacher = scored_groups()
     layers = [1, 2, 3, 4]

@@ -15,7 +15,7 @@ from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.files import sha256_of
 from m2dr.core.requests import FitIndexRequest, IndexRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.index.faiss import open_index
+from m2dr.index.faiss import open_faiss
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import Store, open_store
@@ -198,7 +198,7 @@ def test_a_changed_corpus_is_encoded_where_it_changed_at_all_layers(
             (8, "flat"), (8, "hnsw"), (16, "flat"), (16, "hnsw")
         ]  # fmt: skip
         for built in built_indexes(store.folder):
-            assert list(open_index(built.folder).docids) == names
+            assert list(open_faiss(built.folder).docids) == names
     for docid, vector in zip(names, store_of(asked).rows(range(40)), strict=True):
         if docid not in ("new", "d3", "d25"):
             np.testing.assert_array_equal(vector, vectors[docid])

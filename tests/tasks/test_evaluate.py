@@ -10,7 +10,7 @@ from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
 from m2dr.evaluation.costs import read_costs
-from m2dr.evaluation.grid import LayerScores, read_grid, read_provenance, read_scores
+from m2dr.evaluation.grid import LayerScores, read_grid, read_provenance, read_query_scores
 from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.runs import read_run
 from m2dr.model.checkpoint import read_card
@@ -134,7 +134,7 @@ def test_fewer_cuts_leave_the_others_and_another_model_all(tiny_backbone: Path) 
     assert one.cuts == (Cut(2, 24),)
     folder = Path("results/scifact/test/model")
     assert read_grid(folder).cells == {**whole.cells, **one.cells}
-    assert set(next(iter(read_scores(folder).values())).cuts) == {*whole.cuts, *one.cuts}
+    assert set(next(iter(read_query_scores(folder).values())).cuts) == {*whole.cuts, *one.cuts}
     other = Path("elsewhere/model")
     shutil.copytree(tiny_backbone, other)
     weights = load_file(other / "model.safetensors")

@@ -184,7 +184,7 @@ def test_a_model_mines_what_a_full_scan_would(
     corpus: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verb, "BATCH", 7)  # several batches, the last one shorter
+    monkeypatch.setattr(verb, "QUERY_BATCH", 7)  # several batches, the last one shorter
 
     report = mine(
         by_model(query_layer=layer, dim=dim, margin=margin, skip=skip, depth=depth, negatives=4)

@@ -20,7 +20,7 @@ from m2dr.core.requests import EvaluateRequest, MineRequest
 from m2dr.core.settings import TrainSettings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.training_rows import Groups
-from m2dr.evaluation.grid import read_grid, read_scores
+from m2dr.evaluation.grid import read_grid, read_query_scores
 from m2dr.evaluation.runs import read_run
 from m2dr.model import checkpoint
 from m2dr.tasks.evaluating.evaluate import EvaluateReport, evaluate
@@ -165,7 +165,7 @@ def test_a_published_set_is_read_and_measured_as_by_beir_and_pytrec_eval(
     bounded = {q: {d: max(level, -1) for d, level in known.items()} for q, known in qrels.items()}
     referee = pytrec_eval.RelevanceEvaluator(bounded, set(TREC.values()))
     folder = report.folder / grid.model
-    scores = read_scores(folder)
+    scores = read_query_scores(folder)
     for cut in CUTS:
         run = read_run(folder / "runs" / f"{cut}.trec")
         ranked = {q: dict(zip(r.docids, r.scores, strict=True)) for q, r in run.rankings.items()}

@@ -18,7 +18,7 @@ from m2dr.core.report import Report
 from m2dr.core.requests import ALPHA, CompareRequest
 from m2dr.data.qrels import read_judgements
 from m2dr.evaluation.comparison import Comparison, write_comparison
-from m2dr.evaluation.grid import GRID, SCORES_FILE, Grid, QueryScores, read_grid, read_scores
+from m2dr.evaluation.grid import GRID, SCORES_FILE, Grid, QueryScores, read_grid, read_query_scores
 from m2dr.evaluation.measures import Evaluator
 from m2dr.evaluation.runs import read_run
 from m2dr.evaluation.significance import paired
@@ -138,7 +138,7 @@ def plain(name: str) -> str:
 
 
 def _scores_of(folder: Path, measure: str) -> QueryScores:
-    scores = read_scores(folder)
+    scores = read_query_scores(folder)
     name = measure or (USUAL if USUAL in scores else next(iter(scores)))
     if name not in scores:
         raise UserError(f"{folder / SCORES_FILE} does not hold {name}. {nearest(name, scores)}")

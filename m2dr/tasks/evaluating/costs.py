@@ -20,10 +20,10 @@ from m2dr.core.records import Cut, default_dims
 from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.evaluation import costs
 from m2dr.index.codes import AGAIN, CODES
-from m2dr.index.faiss import FaissIndex, build_index, open_index
+from m2dr.index.faiss import FaissIndex, build_index, open_faiss
 from m2dr.index.ranker import Ranker
 from m2dr.index.store import Store
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.tasks.corpus import open_bm25, open_corpus
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.query import QueryEncoder, QueryEncoders, QueryPlan, plan_of_model
@@ -149,7 +149,7 @@ def _machine(encoders: Mapping[int, QueryEncoder]) -> str:
     )
     machine = f"{platform.processor() or platform.machine()}, {counted(cores, 'cores')}"
     if runs := [each.opened.runtime for each in encoders.values() if each.opened]:
-        runtime = cast(Encoder, runs[0])
+        runtime = cast(DualEncoder, runs[0])
         dtype = str(next(runtime.parameters()).dtype).removeprefix("torch.")
         machine += f", encoder on {runtime.device.type} in {dtype}"
     return machine
@@ -159,7 +159,7 @@ def _opened(store: Store, dim: int, code: str, folder: Path) -> FaissIndex:
     """Build the engine of a code in a folder, and open it; with "+" it scores again."""
     engine = CODES[code.removesuffix(AGAIN)]
     rescore = {} if engine == "flat" else {"rescore": 10 * code.endswith(AGAIN)}
-    return open_index(build_index(store, dim, engine, folder=folder), store, rescore)
+    return open_faiss(build_index(store, dim, engine, folder=folder), store, rescore)
 
 
 def query_times(

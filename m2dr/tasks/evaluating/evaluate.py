@@ -14,7 +14,7 @@ from m2dr.core.report import Report, timed
 from m2dr.core.requests import EvaluateRequest, of_queries
 from m2dr.data import beir
 from m2dr.evaluation.costs import Costs
-from m2dr.evaluation.figures import draw_quality_over_dims, save
+from m2dr.evaluation.figures import draw_quality_over_dims, save_figure
 from m2dr.evaluation.grid import (
     PROVENANCE,
     Grid,
@@ -36,7 +36,7 @@ from m2dr.tasks.evaluating.costs import measure_costs, timed_plans
 from m2dr.tasks.evaluating.plans import encode_documents, grid_plans
 from m2dr.tasks.evaluating.rank import GridRanker, RankingTask, measure_grid
 from m2dr.tasks.models import names_of
-from m2dr.tasks.query import suffix_of
+from m2dr.tasks.query import results_suffix
 
 SUITES = {"beir13": BEIR13}
 
@@ -230,7 +230,7 @@ def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
     drawn = "-".join(grid.model for grid in grids)
     for measure in grids[0].measures:
         figures.append(corpus.folder / f"{short_name(f'{drawn}_{plain(measure)}')}.png")
-        save(draw_quality_over_dims(told_apart(grids), measure), figures[-1])
+        save_figure(draw_quality_over_dims(told_apart(grids), measure), figures[-1])
     return CorpusResult(
         corpus.name,
         corpus.task.split,
@@ -251,7 +251,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     card = plans[max(plans)].card
     dims = tuple(sorted({card.check(Cut(card.layers, dim)).dim for dim in request.dims}))
     dims = dims or default_dims(card.width)
-    suffix = suffix_of(plans, request.documents)
+    suffix = results_suffix(plans, request.documents)
     by_exits = f".{request.exits}-exits" if request.exits else ""
     folder = corpus.folder / (name := request.named(name + suffix + by_exits))
     with lock_folder(folder):

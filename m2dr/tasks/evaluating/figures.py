@@ -69,7 +69,7 @@ def draw_figures(request: FiguresRequest) -> Report:
                 figure = draw()
                 for kind in kinds:
                     files.append(
-                        figures.save(figure, request.out / plain(place) / f"{name}.{kind}")
+                        figures.save_figure(figure, request.out / plain(place) / f"{name}.{kind}")
                     )
             if TEX in request.formats:
                 files.append(request.out / plain(place) / f"{plain(measure)}.{TEX}")

@@ -30,13 +30,13 @@ from m2dr.evaluation.grid import (
     join_layers,
     with_earlier,
     write_grid,
-    write_scores,
+    write_query_scores,
 )
 from m2dr.evaluation.measures import Evaluator, RowEvaluator, overall
 from m2dr.evaluation.runs import write_qrels, write_run
 from m2dr.index.bm25 import HYBRID_DEPTH, Bm25
 from m2dr.index.codes import AGAIN, learn_code
-from m2dr.index.engines import training_rows
+from m2dr.index.engines import sample_rows
 from m2dr.index.exact import Decode, grid_top_k, scores_of
 from m2dr.index.hits import Hits
 from m2dr.index.store import Store
@@ -216,7 +216,7 @@ class GridRanker:
         if not names:
             return {}
         store = self.stores[source]
-        rows = store.rows(training_rows(store.documents))
+        rows = store.rows(sample_rows(store.documents))
         keys = list(product(self.dims, names))
         learn = partial(learn_code, similarity=self.card.similarity, rows=rows)
         with ThreadPoolExecutor() as pool:
@@ -391,7 +391,7 @@ def _write(ranker: GridRanker, name: str, folder: Path, parts: Sequence[LayerSco
     layer = min(by_exits or ranker.plans)
     question = json_sha256(ranker.question(layer, store.manifest.texts) | {"layer": 0})
     scores = with_earlier(scores, folder, question)
-    write_scores(list(scores.values()), folder, {"question": question})
+    write_query_scores(list(scores.values()), folder, {"question": question})
     cells = {
         cut: {measure: overall(measure, rows.at(cut).tolist()) for measure, rows in scores.items()}
         for cut in next(iter(scores.values())).cuts

@@ -23,11 +23,11 @@ from m2dr.core.report import Report, timed
 from m2dr.core.requests import ClassificationRequest, PairsRequest, StsRequest, TaskRequest
 from m2dr.data import sentences
 from m2dr.data.tables import is_hub
-from m2dr.evaluation.figures import draw_quality_over_dims, save
+from m2dr.evaluation.figures import draw_quality_over_dims, save_figure
 from m2dr.evaluation.grid import Grid, as_json, average, text_tables, write_grid
 from m2dr.evaluation.sentence_tasks import (
     correlations,
-    distinct,
+    distinct_sentences,
     gold_scores,
     learn,
     require_finite,
@@ -187,7 +187,7 @@ def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -
         for measure in request.measures:
             file = f"{short_name(f'{drawn}_{measure}')}.png"
             figures.append(_folder(request.out, grids[0].corpus, grids[0].split) / file)
-            save(draw_quality_over_dims(grids, measure), figures[-1])
+            save_figure(draw_quality_over_dims(grids, measure), figures[-1])
     return TaskReport(by_task, request.measures, request.out, files=tuple(figures))
 
 
@@ -232,7 +232,7 @@ def task_of_pairs(judged: sentences.ScoredPairs, gold: Gold, values: OfPairs[Gol
         gold: [P], human scores.
         values: measures them.
     """
-    texts, first, second = distinct(judged.pairs)
+    texts, first, second = distinct_sentences(judged.pairs)
 
     def measure(encoded: Encoded) -> tuple[dict[Cut, Mapping[str, float]], tuple[str, ...]]:
         cells: dict[Cut, Mapping[str, float]] = {}

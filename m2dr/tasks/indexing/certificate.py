@@ -15,7 +15,7 @@ from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.models import names_of
 
 MOST_SPANS = 300  # short texts
-DEPTH = 10  # documents of a ranking that are compared
+OVERLAP_DEPTH = 10  # documents of a ranking that are compared
 _WORDS = range(3, 13)  # of a span, in turn, as queries have
 
 
@@ -64,7 +64,7 @@ def span_of(text: str, number: int) -> str:
 
 def _best_ten(scores: Float32, queries: Float32) -> Int64:
     """Return the rows of the best documents, best first, [Q, 10]; -1 where a query is zeros."""
-    best: Int64 = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
+    best: Int64 = np.argsort(-scores, axis=1, kind="stable")[:, :OVERLAP_DEPTH]
     best[~queries.any(axis=1)] = -1
     return best
 

@@ -19,9 +19,9 @@ from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import (
     atomic_path,
     cache_folder,
+    fsync,
     json_sha256,
     read_record,
-    sync,
 )
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, Document, Fields
@@ -62,7 +62,7 @@ from m2dr.tasks.corpus import (
     finish_change,
     name_of_corpus,
     open_corpus,
-    texts_of,
+    read_texts,
 )
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
@@ -518,7 +518,7 @@ def link(source: Path, target: Path) -> None:
     if not target.exists():
         with atomic_path(target) as temporary:
             shutil.copyfile(source, temporary)
-    sync(target.parent)
+    fsync(target.parent)
 
 
 def _runtime_of(folder: Path) -> str:
@@ -559,7 +559,7 @@ def _calibrated(job: EncodingJob, dataset: Dataset) -> str:
     assert source.int8 is not None
     if not source.int8.exists():
         rows = map_files.sampled_rows(job.documents, SAMPLED_DOCUMENTS)
-        quantize(source, list(texts_of(dataset, rows)), source.int8)
+        quantize(source, list(read_texts(dataset, rows)), source.int8)
     return f"{INT8}{int8_digest(source.int8)}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from m2dr.core.errors import Interrupted, UserError, counted, require
 from m2dr.core.files import TEMPORARY_SUFFIX, atomic_path, lock_file, remove_files
-from m2dr.core.files import sync as sync_folder
+from m2dr.core.files import fsync as sync_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report, timed
@@ -26,7 +26,7 @@ from m2dr.model.graphs import require_runtime
 from m2dr.tasks.corpus import (
     CHANGED,
     WRITTEN,
-    distinct,
+    distinct_documents,
     model_for,
     name_of_corpus,
     named,
@@ -185,7 +185,7 @@ def _change(
     model, changed = open_model(request.model), path.with_name(CHANGED)
     _ = model.folder  # which vectors that somebody else made do not have
     dataset = open_corpus(request.corpus)
-    new = {document.id: document for document in distinct(add)}
+    new = {document.id: document for document in distinct_documents(add)}
     absent, replaced, count = set(gone), dict[str, bool](), 0  # replaced: whether it differs
     remove_files(path.parent, f".{CHANGED}.*{TEMPORARY_SUFFIX}")  # of a change that was killed
     with atomic_path(changed) as temporary:

@@ -9,7 +9,7 @@ from typing import Any
 
 from m2dr.core.errors import UserError, require
 from m2dr.model.devices import use_threads
-from m2dr.tasks.indexing.workers import Shard, Work
+from m2dr.tasks.indexing.workers import Output, Work
 
 RETRIES = 3  # of a shard whose worker was lost
 CPUS = 4  # of a task, where the number of workers is not given
@@ -17,7 +17,7 @@ CPUS = 4  # of a task, where the number of workers is not given
 INHERITED = ("MKL_CBWR", "OMP_WAIT_POLICY", "TOKENIZERS_PARALLELISM", "M2DR_DATA")
 
 
-def map_on_ray(work: Work[Shard], numbers: Sequence[int], count: int) -> Iterator[Shard]:
+def map_on_ray(work: Work[Output], numbers: Sequence[int], count: int) -> Iterator[Output]:
     """Yield shards as tasks of Ray give them: `count` at a time, or as many as there is room for.
 
     All machines must see the corpus, the model and the folder of indexes under the same paths.
@@ -54,12 +54,12 @@ def map_on_ray(work: Work[Shard], numbers: Sequence[int], count: int) -> Iterato
 
 
 def _run(
-    run: Callable[[str, Sequence[int]], list[Shard]],
+    run: Callable[[str, Sequence[int]], list[Output]],
     device: str,
     number: int,
     threads: int,
     folder: str,
-) -> list[Shard]:
+) -> list[Output]:
     """Make one shard in a process of Ray, which does many."""
     if Path(folder).is_dir():
         os.chdir(folder)

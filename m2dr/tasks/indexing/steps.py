@@ -45,12 +45,12 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.exits import FittedExits, write_exits
 from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.corpus import open_bm25, texts_of
+from m2dr.tasks.corpus import open_bm25, read_texts
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
 from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, link
@@ -192,7 +192,7 @@ def _bridge(target: Target) -> None:
     encoder = QueryModel(target.query_model, device=job.device, dtype=job.dtype)
     rows = map_files.sampled_rows(store.documents)
     ours, none = _vectors_of(store, rows), np.zeros((len(rows), 0), np.float32)
-    theirs = encoder.encode_documents(texts_of(dataset, rows), show_progress_bar=True)
+    theirs = encoder.encode_documents(read_texts(dataset, rows), show_progress_bar=True)
     folder = maps.folder
     with lock_folder(folder), _replacing(folder, EXITS, map_files.SPANS_FILE) as new:
         record, words = maps.record, WordTable.open(folder)
@@ -206,7 +206,7 @@ def _bridge(target: Target) -> None:
         judges = judges[map_files.sampled_rows(len(judges), MOST_SPANS)]
         worth = None
         if judges.size:
-            texts = list(texts_of(dataset, rows[judges]))
+            texts = list(read_texts(dataset, rows[judges]))
             worth = measure_bridge(encoder, words, texts, ours, theirs)
         words.write(new)
         _write_record(replace(record, bridge=worth), new)
@@ -242,7 +242,7 @@ def _fit(target: Target) -> None:
         drop_exits(encoder)
         states = _states(job, dataset, store, folder, loaded)
         sampled = map_files.sampled_rows(store.documents)
-        texts = list(texts_of(dataset, sampled))
+        texts = list(read_texts(dataset, sampled))
         read = with_spans(loaded, texts, states, store.documents, queries)
         short = ShortFile.packed(
             (*read.spans, *queries),
@@ -299,7 +299,7 @@ def _words(
     rows = map_files.sampled_rows(store.documents, map_files.MOST_WORD_TEXTS)
     if len(rows) < store.documents:
         say(f"Fitting words to {len(rows):,} of {store.documents:,} documents, evenly spread")
-    length, texts = store.manifest.label.document_length, texts_of(dataset, rows)
+    length, texts = store.manifest.label.document_length, read_texts(dataset, rows)
     words, targets = word_rows(texts, len(rows), length, language), short.vectors.astype(np.float32)
     beside = spans_and_log(short.texts, targets, len(short.digests), store.documents, query_weight)
     return words_towards(words, _vectors_of(store, rows), beside, (store.manifest.corpus,))
@@ -372,7 +372,7 @@ def _states(
     dataset: Dataset,
     store: Store,
     folder: Path,
-    encoder: TextEncoder[Encoder],
+    encoder: TextEncoder[DualEncoder],
 ) -> NDArray[np.float32]:
     """Return the states of the documents of the fit, in the order of the corpus."""
     reader, files = ShardReader(dataset, job.shard_rows), []

@@ -17,11 +17,11 @@ from m2dr.model.devices import share_of_machine, use_threads
 
 CHUNKS = 4  # of the shards, per worker
 
-Shard = TypeVar("Shard")
+Output = TypeVar("Output")
 
 
 @dataclass(frozen=True)
-class Work(Generic[Shard]):
+class Work(Generic[Output]):
     """What workers do, wherever they run.
 
     Attributes:
@@ -30,12 +30,12 @@ class Work(Generic[Shard]):
         lacks: whether a shard is not yet made.
     """
 
-    run: Callable[[str, Sequence[int]], list[Shard]]
+    run: Callable[[str, Sequence[int]], list[Output]]
     device: str
     lacks: Callable[[int], bool]
 
 
-def map_locally(work: Work[Shard], numbers: Sequence[int], count: int) -> Iterator[Shard]:
+def map_locally(work: Work[Output], numbers: Sequence[int], count: int) -> Iterator[Output]:
     """Yield shards as `count` processes of this machine make them.
 
     Raises:
@@ -55,7 +55,7 @@ def map_locally(work: Work[Shard], numbers: Sequence[int], count: int) -> Iterat
             return
 
 
-def _map_in_pool(work: Work[Shard], numbers: Sequence[int], count: int) -> Iterator[Shard]:
+def _map_in_pool(work: Work[Output], numbers: Sequence[int], count: int) -> Iterator[Output]:
     context = get_context("spawn")
     started = context.Value("i", 0)
     pool = ProcessPoolExecutor(count, context, _begin, (work.device, started, count))
@@ -87,7 +87,7 @@ def _begin(device: str, started: Any, count: int) -> None:  # multiprocessing's 
     use_threads(threads)
 
 
-def _run(run: Callable[[str, Sequence[int]], list[Shard]], numbers: Sequence[int]) -> list[Shard]:
+def _run(run: Callable[[str, Sequence[int]], list[Output]], numbers: Sequence[int]) -> list[Output]:
     return run(_device, numbers)
 
 

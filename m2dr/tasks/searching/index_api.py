@@ -15,7 +15,7 @@ from m2dr.core.errors import UserError, missing_told, quoted
 from m2dr.core.files import list_folder, remove_folder, sha256_of
 from m2dr.core.progress import printable
 from m2dr.core.records import DIGITS, Document
-from m2dr.core.settings import request_of, takes
+from m2dr.core.settings import request_of, show_fields
 from m2dr.data.dataset import row_of_document
 from m2dr.data.memory import CORPUS_FILE, Columns, Passages, documents_in, name_of_data
 from m2dr.data.tables import id_of
@@ -233,7 +233,7 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({self.resolved.corpus!r}, model={self.resolved.model.name!r})"
 
-    @takes(requests.Ask)
+    @show_fields(requests.Ask)
     def search(
         self, texts: str | Sequence[str], **options: Any
     ) -> Any:  # an Answer, or a list of them

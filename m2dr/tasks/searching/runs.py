@@ -13,7 +13,7 @@ from m2dr.data.qrels import read_topics
 from m2dr.evaluation.runs import read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.searching.search import DEPTH, Hit, open_searcher
+from m2dr.tasks.searching.search import DEFAULT_K, Hit, open_searcher
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def search(request: requests.QueriesRequest) -> Report:
     for line in (searcher.describe, *(f"Warning: {each}" for each in searcher.warnings)):
         say(line)
     if queries is not None and request.run_file:
-        run = searcher.run(queries, request.k or DEPTH)
+        run = searcher.run(queries, request.k or DEFAULT_K)
         write_run(run, request.run_file)
         empty = sum(not ranking.docids for ranking in run.rankings.values())
         text = f"{counted(len(run), 'queries')}{f', {empty} without a document' * bool(empty)}"

@@ -24,7 +24,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.bm25 import Bm25
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.faiss import on_gpu, open_index
+from m2dr.index.faiss import on_gpu, open_faiss
 from m2dr.index.filters import Filter
 from m2dr.index.folder import IndexFolder
 from m2dr.index.funnel import Funnel, FunnelIndex
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import pandas
 
 EXACT = "exact"  # the engine that needs no index and scans the store
-DEPTH = 10  # documents of an answer where no number is asked for
+DEFAULT_K = 10  # documents of an answer where no number is asked for
 _FILTERS = 8  # whose documents are kept open
 # Shares of a score that are of no word, beside REST: of a hybrid, that its vectors' scores begin
 # above 0; and of an engine with codes of few bits, what its score differs by from the vectors'.
@@ -241,7 +241,7 @@ def _open(resolved: ResolvedIndex) -> Searchable:
     if request.engine == EXACT:
         dim = request.dim or resolved.card.width
         return ExactIndex(open_store(store), dim, _device(resolved))
-    index = open_index(_find_index(resolved, store), search_params=dict(request.search_params))
+    index = open_faiss(_find_index(resolved, store), search_params=dict(request.search_params))
     device = _device(resolved)
     if device == "cpu":
         return index
@@ -587,7 +587,7 @@ class Searcher:
 
         Args:
             texts: of the queries.
-            k: how many documents for each; None: DEPTH of them, or fewer.
+            k: how many documents for each; None: DEFAULT_K of them, or fewer.
             documents: that are searched.
             ids: of the queries, by which given vectors are found; in order without them.
             drop: per id, a docid to leave out.
@@ -600,6 +600,6 @@ class Searcher:
         vectors = self.encoder.embed(rows, texts, ids)
         encoded = time.perf_counter()
         names = ids or [str(number) for number in range(len(texts))]
-        run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
+        run = documents.ranked(names, vectors, DEFAULT_K if k is None else k, drop, texts)
         ranked = time.perf_counter()
         return run, vectors, (tokenised - start, encoded - tokenised, ranked - encoded)

@@ -17,7 +17,7 @@ from m2dr.core.report import Report, timed
 from m2dr.core.settings import FitSettings
 from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
 from m2dr.data.tables import DistinctLines, name_of
-from m2dr.evaluation.sentence_tasks import distinct
+from m2dr.evaluation.sentence_tasks import distinct_sentences
 from m2dr.maps.fit import FitTexts, drop_exits, fit_maps
 from m2dr.maps.log import read_log
 from m2dr.model import checkpoint
@@ -29,7 +29,7 @@ from m2dr.tasks.training.run_folder import begin, clear, held, open_backbone
 
 FITTED = "fitted"  # the variant of a fitted backbone that was never trained
 MOST_TEXTS = 20_000  # texts whose states are read; more hardly help, and cost time and memory
-QUERIES = "train"  # the split whose queries are read
+QUERY_SPLIT = "train"  # the split whose queries are read
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Source:
     at: Callable[[int], str]
 
 
-def fit_texts(corpora: str, most: int, seed: int, split: str = QUERIES) -> FitTexts:
+def fit_texts(corpora: str, most: int, seed: int, split: str = QUERY_SPLIT) -> FitTexts:
     """Choose the texts of a fit.
 
     Corpora share the number evenly, and in each of them queries and documents do; what one lacks
@@ -143,7 +143,7 @@ def _sources_of(number: int, word: str, split: str) -> tuple[str, list[_Source]]
         return name_of(path), [_Source(number, "document", len(lines), lines.__getitem__)]
     if recognises_sentences(word):
         sentences = open_sentences(word)
-        texts = distinct(sentences.pairs)[0]
+        texts = distinct_sentences(sentences.pairs)[0]
         return sentences.name, [_Source(number, "document", len(texts), texts.__getitem__)]
     dataset = open_corpus(word)
     documents = _Source(

@@ -16,7 +16,7 @@ from m2dr.core.requests import MineRequest, QueryOptions
 from m2dr.data.dataset import Dataset
 from m2dr.data.training_rows import answered_queries
 from m2dr.index.bm25 import Bm25
-from m2dr.index.faiss import open_index
+from m2dr.index.faiss import open_faiss
 from m2dr.index.folder import IndexFolder
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import open_model
@@ -26,8 +26,8 @@ from m2dr.tasks.query import open_queries, plan_query
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
 # Queries to their rankings, each with the score of the best of its known answers.
-Ranker = Callable[[Sequence[Query]], Iterator[tuple[Ranking, float]]]
-BATCH = 256  # queries that are encoded and ranked together
+RankQueries = Callable[[Sequence[Query]], Iterator[tuple[Ranking, float]]]
+QUERY_BATCH = 256  # queries that are encoded and ranked together
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, 
     deeper = replace(request, depth=request.depth + most_barred)
     ranker = {"bm25": _by_bm25, "model": _by_model}[request.retriever](deeper, dataset, asked)
     with progress("Mining", len(queries), "queries") as advance:
-        for batch in batched(queries, BATCH):
+        for batch in batched(queries, QUERY_BATCH):
             for query, (ranking, answer) in zip(batch, ranker(batch), strict=True):
                 advance(1)
                 documents = (dataset.document(docid) for docid in relevant[query.id])
@@ -103,7 +103,7 @@ def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, 
                 yield group, len(negatives)
 
 
-def _by_bm25(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
+def _by_bm25(request: MineRequest, dataset: Dataset, known: Answers) -> RankQueries:
     """Rank by BM25, indexed in memory."""
     with progress("Reading", dataset.document_count, "documents") as advance:
         bm25 = Bm25.of(dataset.documents(), advance)
@@ -118,7 +118,7 @@ def _by_bm25(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     return rank
 
 
-def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
+def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> RankQueries:
     """Rank by a model's own index."""
     model = open_model(request.model or model_for(dataset.name, request.root))
     card = model.card
@@ -133,7 +133,7 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
         raise UserError(
             f"{index_of.layer(source)} has no index at dim {dim}; built are dims {list(built)}."
         )
-    index, store = open_index(index_of.engine(source, dim)), index_of.store(source)
+    index, store = open_faiss(index_of.engine(source, dim)), index_of.store(source)
     cut = Cut(layer, dim)
     index.accept(model.label(), cut)
     rows_of = _rows(store.docids, known)

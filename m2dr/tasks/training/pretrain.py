@@ -15,24 +15,24 @@ from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
 from m2dr.core.report import timed
 from m2dr.core.settings import PretrainSettings
 from m2dr.data.sentences import open_sentences, recognises_sentences
-from m2dr.evaluation.sentence_tasks import distinct
+from m2dr.evaluation.sentence_tasks import distinct_sentences
 from m2dr.model import checkpoint, mlm
 from m2dr.model.backbones import backbone_of
 from m2dr.model.checkpoint import Model
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.hub import revision_of
 from m2dr.model.tokens import mask_tokens, masking_order
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.training.recipe import stairs_of
-from m2dr.tasks.training.run_folder import open_backbone, opened
+from m2dr.tasks.training.run_folder import open_backbone, open_training
 from m2dr.tasks.training.train import Prepared, TrainReport, plan_of, run
 from m2dr.tasks.training.training_data import digest_of
 from m2dr.training.smae import MaskedAutoencoder, MaskedTexts, masked_batch
 
 
-class Text(NamedTuple):
+class MaskedText(NamedTuple):
     """A text of a step; its masks depend on the seed, the epoch and the place alone."""
 
     text: str
@@ -41,7 +41,7 @@ class Text(NamedTuple):
 
 
 def _batch(
-    settings: PretrainSettings, loaded: TextEncoder[Encoder], chosen: Sequence[Text]
+    settings: PretrainSettings, loaded: TextEncoder[DualEncoder], chosen: Sequence[MaskedText]
 ) -> dict[str, object]:
     """Return the module's arguments for some texts."""
     tokenizer = loaded.tokenizer
@@ -73,8 +73,8 @@ def pretrain(
         UserError: anything a person can fix, before the first step where it can be known.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    setup, count, card = prepare(settings, folder)
-    with opened(folder, settings, resume, overwrite, setup.beside):
+    setup, count, card = prepare_pretraining(settings, folder)
+    with open_training(folder, settings, resume, overwrite, setup.beside):
         plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
         say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
         say(f"  {counted(count, 'texts')}, {plan.batch} per step, into {folder}")
@@ -87,7 +87,9 @@ def pretrain(
     return replace(report, then=f"; train it with: m2dr train --backbone {folder}")
 
 
-def prepare(settings: PretrainSettings, folder: Path) -> tuple[Prepared, int, ModelCard]:
+def prepare_pretraining(
+    settings: PretrainSettings, folder: Path
+) -> tuple[Prepared, int, ModelCard]:
     """Load and check all that a pre-training needs; nothing is written.
 
     Returns:
@@ -97,7 +99,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> tuple[Prepared, int, Mo
     device = choose_training_device(settings.device)
     read: Callable[[int], str]
     if recognises_sentences(settings.corpus):
-        texts = distinct(open_sentences(settings.corpus).pairs)[0]
+        texts = distinct_sentences(open_sentences(settings.corpus).pairs)[0]
         count, read, digest = len(texts), texts.__getitem__, json_sha256(texts)
     else:
         dataset = open_corpus(settings.corpus)
@@ -127,8 +129,8 @@ def prepare(settings: PretrainSettings, folder: Path) -> tuple[Prepared, int, Mo
         encoder, mlm.FirstTokenDecoder(decoder), head, encoder.word_embeddings, cuts
     ).to(device)
 
-    def example(epoch: int, place: int) -> Text:
-        return Text(read(place), epoch, place)
+    def example(epoch: int, place: int) -> MaskedText:
+        return MaskedText(read(place), epoch, place)
 
     plan, examples = plan_of(settings, count, example, encoder, folder)
     card = replace(

@@ -28,7 +28,7 @@ LOSS = "custom_loss"  # in `RECORD`: the name of a loss that is a function
 DIGESTS = {"data_digest": "training data", "backbone_digest": "backbone"}
 
 
-def folder_of(corpus: str, what: str, out: Path | None) -> Path:
+def training_folder(corpus: str, what: str, out: Path | None) -> Path:
     """Return `out`, or the default folder of a training: models/CORPUS-WHAT."""
     names = []
     for part in map(str.strip, corpus.split(",")):
@@ -60,7 +60,7 @@ def open_backbone(settings: Any, folder: Path | None = None) -> Model:
     return backbone
 
 
-def read_run(
+def read_training(
     kind: type[Settings],
     what: str,
     config: str | PathLike[str] | None,
@@ -89,7 +89,7 @@ def read_run(
     refuse_both(resume, overwrite)
     path = find_config(config)
     settings: Any = read_settings(kind, path, words, options)
-    folder = folder_of(settings.corpus, what or settings.variant, Path(out) if out else None)
+    folder = training_folder(settings.corpus, what or settings.variant, Path(out) if out else None)
     if not resume:
         return settings, folder
     _require_begun(folder)
@@ -142,7 +142,7 @@ def held(folder: Path) -> Any:  # a context
 
 
 @contextmanager
-def opened(
+def open_training(
     folder: Path, settings: object, resume: bool, overwrite: bool, beside: Mapping[str, str]
 ) -> Iterator[None]:
     """Lock a folder, and begin or resume a training in it; `beside` as of `begin`.

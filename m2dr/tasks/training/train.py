@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.files import read_log
+from m2dr.core.files import read_training_log
 from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.report import Report, timed
@@ -20,7 +20,7 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.tasks.encoder import Encoder as Embedder
@@ -50,7 +50,7 @@ from m2dr.training.trainer import (
 )
 
 FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
-FEW = 50  # queries of dev below which a warning says that they are few
+FEW_DEV = 50  # queries of dev below which a warning says that they are few
 WORST = 5  # cuts below the untrained start that a warning names
 
 
@@ -58,7 +58,7 @@ def plan_of(
     settings: TrainSettings | PretrainSettings,
     count: int,
     example: Callable[[int, int], Any],
-    encoder: Encoder,
+    encoder: DualEncoder,
     folder: Path,
     **more: Any,
 ) -> tuple[Plan, Examples[Any]]:
@@ -107,7 +107,7 @@ class TrainReport(Report):
     @property
     def history(self) -> list[dict[str, Any]]:
         """The lines of log.jsonl in the folder, which docs/formats.md describes."""
-        return read_log(self.folder)
+        return read_training_log(self.folder)
 
     @cached_property
     def model(self) -> Embedder:
@@ -131,7 +131,7 @@ class TrainReport(Report):
 class Prepared:
     """What a training or pre-training needs before its first step."""
 
-    loaded: TextEncoder[Encoder]
+    loaded: TextEncoder[DualEncoder]
     module: Any  # returns the loss of a batch
     plan: Plan
     examples: Examples[Any]
@@ -139,7 +139,7 @@ class Prepared:
     digests: Mapping[str, str]  # as `run_folder.begin` compares them
 
     @property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> DualEncoder:
         """What is trained."""
         return self.loaded.runtime
 
@@ -187,8 +187,8 @@ def train(
     if (stops_early(callbacks) or plan.early_stopping) and not plan.evaluate_steps:
         why = f"{data.name} has none" if settings.evaluate_steps else "evaluate_steps is 0"
         raise UserError(f"Early stopping needs a score on dev; {why} (dev = {settings.dev!r}).")
-    beside = setup.beside | ({run_folder.LOSS: name_of(loss)} if loss else {})
-    with run_folder.opened(folder, settings, resume, overwrite, beside):
+    beside = setup.beside | ({run_folder.LOSS: loss_name(loss)} if loss else {})
+    with run_folder.open_training(folder, settings, resume, overwrite, beside):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
         steps = counted(plan.steps, "steps")
         say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
@@ -196,9 +196,9 @@ def train(
         say(f"  Negatives: {data.negatives}")
         if idle := no_effect(settings, setup.recipe):
             say(f"  {idle}")
-        if data.quality and data.quality.count < FEW:
+        if data.quality and data.quality.count < FEW_DEV:
             count = counted(data.quality.count, data.quality.unit)
-            say(f"Warning: {count} of dev pick the checkpoint; below {FEW} chance decides.")
+            say(f"Warning: {count} of dev pick the checkpoint; below {FEW_DEV} chance decides.")
 
         def save(kept: str) -> ModelCard:
             if settings.lora_rank:
@@ -209,7 +209,7 @@ def train(
         return run(setup, data.quality, save, folder, resume, "Training", callbacks)
 
 
-def name_of(loss: ScoreLoss) -> str:
+def loss_name(loss: ScoreLoss) -> str:
     """Return module:name of a loss that is a function or an object."""
     function: Any = loss
     while isinstance(function, partial):
@@ -446,7 +446,7 @@ def _with_exits(setup: Setup, settings: TrainSettings) -> ModelCard:
     return replace(card, cuts=tuple(sorted({*card.cuts, *more})))
 
 
-def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
+def _all_used(recipe: Recipe, encoder: DualEncoder) -> bool:
     """Return whether every step trains every parameter: all layers and their exit heads."""
     heads = {int(layer) for layer in encoder.exit_heads}
     if encoder.fitted is not None:

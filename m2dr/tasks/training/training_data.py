@@ -22,12 +22,12 @@ from m2dr.data.sentences import Sentences, open_sentences, recognises_sentences
 from m2dr.data.tables import is_hub
 from m2dr.data.training_rows import Groups, ScoredGroups, documents_of, false_negatives, read_scores
 from m2dr.evaluation.measures import Evaluator
-from m2dr.evaluation.sentence_tasks import correlations, distinct, gold_scores
+from m2dr.evaluation.sentence_tasks import correlations, distinct_sentences, gold_scores
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.exact import prefix_runs
 from m2dr.model.backbones import backbone_of
 from m2dr.model.embed import TextEncoder
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import DualEncoder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.model.tokens import buckets, pad, split_by_length
 from m2dr.tasks.corpus import open_corpus
@@ -37,7 +37,7 @@ from m2dr.training.module import TokenBatch, TokenPart, all_gather_objects
 from m2dr.training.objective import POSITIVE
 
 # Texts are encoded in at most so many groups of like length: the first saves half of the tokens.
-PARTS = 4
+LENGTH_GROUPS = 4
 # Multiply-adds of a layer that a gpu does while the kernels of one more pass over it are started.
 STARTING = 5e10
 MEASURE = "nDCG@10"  # of the dev queries
@@ -50,7 +50,7 @@ class Quality:
     measure: str
     count: int
     unit: str  # what is counted, in the plural
-    of: Callable[[TextEncoder[Encoder]], dict[Cut, float]]  # of each trained cut
+    of: Callable[[TextEncoder[DualEncoder]], dict[Cut, float]]  # of each trained cut
     digest: str  # of what it reads
 
 
@@ -115,7 +115,7 @@ def make_pair_batch(
     return TokenBatch(texts, len(pairs), false_negatives(groups, known), labels)
 
 
-def pass_tokens(encoder: Encoder) -> int:
+def pass_tokens(encoder: DualEncoder) -> int:
     """Return what one more pass over an encoder costs beside its work, in tokens: 0 off a gpu."""
     if encoder.device.type != "cuda":
         return 0
@@ -131,7 +131,7 @@ def _parts(
     if tokens_at_once:
         parts = buckets(lengths, tokens_at_once, longest_first=True)
     else:
-        parts = split_by_length(lengths, PARTS, pass_tokens)
+        parts = split_by_length(lengths, LENGTH_GROUPS, pass_tokens)
     return [(*pad([rows[i] for i in part], pad_id), part) for part in parts]
 
 
@@ -271,7 +271,7 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
     encoded, evaluator = Docids(encode_docids(docids)), Evaluator(judgements, [MEASURE])
     drop = {name: own for name in names if (own := dataset.own_document(name))}
 
-    def quality(encoder: TextEncoder[Encoder]) -> dict[Cut, float]:
+    def quality(encoder: TextEncoder[DualEncoder]) -> dict[Cut, float]:
         """Return nDCG@10 of each trained cut, from one pass over the texts."""
         card = encoder.card
         layers = card.layers_trained
@@ -294,7 +294,7 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
 def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData:
     pairs = sentences.pairs
     if settings.loss == "simcse" and sentences.scored:
-        pairs = tuple(SentencePair(text, text, 1.0) for text in distinct(pairs)[0])
+        pairs = tuple(SentencePair(text, text, 1.0) for text in distinct_sentences(pairs)[0])
 
     kind: Kind = "scored pairs" if sentences.scored else "sentences"
     batch = partial(make_pair_batch, tokens_at_once=settings.gradient_cache)
@@ -323,9 +323,9 @@ def _pairs_quality(settings: TrainSettings) -> Quality | None:
     if dev.skipped:
         raise UserError(f"dev = {settings.dev} holds rows of several splits; give it dev alone.")
     gold = gold_scores(dev.pairs, dev.name)
-    texts, first, second = distinct(dev.pairs)
+    texts, first, second = distinct_sentences(dev.pairs)
 
-    def quality(encoder: TextEncoder[Encoder]) -> dict[Cut, float]:
+    def quality(encoder: TextEncoder[DualEncoder]) -> dict[Cut, float]:
         """Return Spearman of each trained cut, from one pass over the texts."""
         card, measured = encoder.card, dict[Cut, float]()
         vectors = encoder.vectors(texts, "document", card.layers_trained)
