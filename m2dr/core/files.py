@@ -142,7 +142,7 @@ def parse_record(text: str | bytes, kind: "type[Record]", *, sealed: bool = True
     if table.get("format") != FORMAT:
         raise ValueError(f"has format {table.get('format')}, and this m2dr reads format {FORMAT}")
     if sealed and table.pop(_SEAL, "") != json_sha256(table):
-        raise ValueError("it is not as it was written, by its own digest")
+        raise ValueError("its content does not match its digest")
     return msgspec.convert(table, kind)
 
 

@@ -78,7 +78,7 @@ def document_runtime_option() -> Any:  # a field
 
 def cut_option(layer: str) -> Any:  # a field
     """Return the field of a layer and a dim at once; `at_cut` reads it."""
-    told = f"A layer and a dim at once, for --{layer} and --dim."
+    told = f"Layer and dim in one word, such as L4D128, in place of --{layer} and --dim."
     return option(None, told, read=Cut.parse, metavar="L4D128")
 
 
@@ -163,7 +163,7 @@ class GivenLog(QueryLog):
 
     query_vectors: Path | None = option(
         None,
-        "Vectors of --queries from the model that made the documents' vectors, if m2dr has it not.",
+        "Vectors of --queries by the documents' model; needed if m2dr lacks that model.",
         read=Path,
     )
 
@@ -251,7 +251,7 @@ class Ask(Blend, Shown):
         None, "Documents per query; of a run 1000 is usual.", "--top-k", "-k", default="10", least=1
     )
     filter: str = option(
-        "", "Find only documents whose fields fit, such as: year >= 2020 and lang in (en, de)."
+        "", "Search only documents that match a filter, such as: year >= 2020 and lang in (en, de)."
     )
     explain: bool = option(False, "Give each hit the share of each query word in its score.")
 
@@ -406,8 +406,8 @@ class ImportRequest(GivenLog, _OfIndexes):
     )
     sample: int = option(
         16,
-        "Documents to encode again, to check --model and --layer. 0: no check, and --corpus is a "
-        "mere name.",
+        "Documents to encode again, to check --model and --layer. 0: no check; --corpus is then "
+        "only a name.",
     )
     engine: str = option("flat", "Engine to build.")
     store: Literal["f16", "f32"] | None = option(
@@ -764,7 +764,7 @@ class ClassificationRequest(TaskRequest):
     samples: int = option(8, "Training texts per label, with --protocol mteb.", least=1)
     experiments: int = option(10, "Classifiers to fit, with --protocol mteb.", least=1)
     iterations: int = option(100, "Maximum iterations of a fit.", least=1)
-    raw: bool = option(False, "Classify prefixes as they are, not of length one.")
+    raw: bool = option(False, "Classify prefixes without normalising them to length one.")
     seed: int = option(42, "Seed of the drawn training texts.", most=2**32 - 1)
 
 
@@ -999,7 +999,7 @@ class ServeRequest(_OfIndexes, QueryOptions, Shown):
     )
     host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 for every network.")
     allow_hosts: tuple[str, ...] = option(
-        (), "Host name of a reverse proxy, besides localhost and addresses.", "--allow-host"
+        (), "Further host name to accept, such as that of a reverse proxy.", "--allow-host"
     )
     port: int = option(8080, "Port to listen at; 0: any free one.", most=65535)
     token_env: str = option("", "Environment variable with the token of requests.", metavar="NAME")

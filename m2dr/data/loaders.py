@@ -38,8 +38,8 @@ def _open_table(name: str) -> Dataset:
         if tables.suffix_of(path) == ".tsv" and len(first) == 2:
             return Dataset(tables.name_of(path), TableCorpus(path, PLAIN), {})
         raise UserError(
-            f"{path}: the first line, {' | '.join(first)!r:.200}, names no column that m2dr knows, "
-            "such as text, or query and positive; --columns tells what others are."
+            f"{path}: the first line, {' | '.join(first)!r:.200}, has no column that m2dr knows, "
+            "such as text, or query and positive; --columns names others."
         )
     columns = tables.columns_of(path)
     if not columns and path.is_file() and tables.suffix_of(path) in (".csv", ".tsv"):

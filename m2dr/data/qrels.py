@@ -96,8 +96,8 @@ def _places(path: Path, count: int) -> Sequence[int]:
     if exported or len(second) > len(third):
         return (0, 1, 2)
     raise UserError(
-        f"{path} has four columns without names, and the second or the third may be documents; "
-        "a first line such as `query-id iteration corpus-id score` tells."
+        f"{path} has four unnamed columns, and the second or the third may hold documents; add a "
+        "header such as `query-id iteration corpus-id score`."
     )
 
 

@@ -156,7 +156,7 @@ def open_binary_pairs(names: str, split: str = "") -> ScoredPairs:
     pairs = open_scored_pairs(names, split)
     labels = sorted({pair.score for pair in pairs.pairs})
     if labels != [0.0, 1.0]:
-        raise UserError(f"{names} has the labels {labels}, and pairs are alike, 1, or not, 0.")
+        raise UserError(f"{names} has the labels {labels}; pairs are 1 (alike) or 0 (not alike).")
     return pairs
 
 

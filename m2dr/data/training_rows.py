@@ -146,8 +146,8 @@ def _answers(label: object) -> bool:
     number = tables.number_of(label, "the label of a document")
     if number < 0 or not number.is_integer():
         raise ValueError(
-            f"the label or score of a document is {label!r}: 0 says that it does not answer, and 1 "
-            "that it does; graded pairs have columns sentence1, sentence2 and score"
+            f"the label of a document is {label!r}, not 1 (it answers the query) or 0 (it does "
+            "not); graded pairs need the columns sentence1, sentence2 and score"
         )
     return number > 0
 
@@ -234,8 +234,8 @@ def build_dataset(name: str, rows: Callable[..., Iterable[TrainingRow]]) -> Data
                 raise UserError(f"{name}: {text!r:.200} is labelled both ways for {query!r:.200}.")
     if not any(split.judgements for split in builder.splits.values()):
         raise UserError(
-            f"{name}: every label is 0, so that no document answers its query; an InputExample has "
-            "the label 0 where none is given, so give 1, or its texts alone."
+            f"{name}: every label is 0, so no document answers its query. An InputExample has the "
+            "label 0 by default: give it 1, or give its texts alone."
         )
 
     def scores(split: str) -> Iterator[TeacherScore]:
@@ -370,7 +370,7 @@ class Groups:
         self._queries, self._relevant, _, self.barred = answered_queries(dataset, split)
         self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
         if source == "given" and self._wanted and not self._given:
-            raise UserError(f"{dataset.name} gives no negatives for {split!r}; mine some.")
+            raise UserError(f"{dataset.name} has no negatives for {split!r}; run m2dr mine.")
         self.short = 0
         if self._given:
             self.short = sum(len(self._others(query)) < self._wanted for query in self._queries)

@@ -103,7 +103,7 @@ def _lines(run: Run, tag: str) -> Iterator[bytes]:
 
 def _require_word(text: str, what: str) -> None:
     if not text or _NO_WORD.search(text):
-        raise UserError(f"The {what} {text!r} cannot be written to a run, as one word.")
+        raise UserError(f"The {what} {text!r} cannot be written to a run: it must be one word.")
 
 
 def _parse(line: bytes) -> tuple[str, str, float]:

@@ -336,7 +336,7 @@ def open_collection(
         dims = [cut.dim for cut in cuts if cut.layer == layer and dim in (None, cut.dim)]
         if not dims:
             known = ", ".join(map(str, cuts)) or "none"
-            raise UserError(f"Milvus has not that cut of {corpus} by this model, but {known}.")
+            raise UserError(f"Milvus lacks that cut of {corpus} by this model; it has {known}.")
         name = collection_name(corpus, fingerprint, Cut(layer, max(dims)))
         manifest = server.manifest(name)
         if (manifest.corpus, manifest.label.fingerprint) != (corpus, fingerprint):

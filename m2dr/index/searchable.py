@@ -114,7 +114,7 @@ class Searchable(ABC):
         """
         if search_params:
             names = ", ".join(search_params)
-            raise UserError(f"--search-param {names} was given, and this way to search has none.")
+            raise UserError(f"--search-param {names} was given, but this engine has no settings.")
         return self
 
     def warnings(self, query: Cut) -> list[str]:

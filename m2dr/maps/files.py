@@ -123,7 +123,7 @@ class Maps:
     def missing(self) -> UserError:
         """The error for a search that needs maps where there are none."""
         return UserError(
-            f"{self.index} has no exits that were fitted on its documents; fit them first."
+            f"{self.index} has no exits fitted on its documents; run m2dr index fit first."
         )
 
     def drop(self) -> None:

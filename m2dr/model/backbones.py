@@ -190,7 +190,7 @@ def refuse_own_code(path: Path, table: Mapping[str, Any], classes: Collection[st
     """
     auto_map: Mapping[str, object] = table.get("auto_map") or {}
     for name in sorted(auto_map.keys() & set(classes)):
-        raise UserError(f"{path} asks for code of its own, never run here: auto_map, {name}.")
+        raise UserError(f"{path} needs its own Python code, auto_map {name}; m2dr runs none.")
 
 
 def attend(config: "PretrainedConfig", attention: Attention | None) -> "PretrainedConfig":

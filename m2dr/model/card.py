@@ -149,7 +149,7 @@ def _earlier(folder: Path) -> tuple[str, dict[str, Any]]:
     text = path.read_text(encoding="utf-8", errors="replace")
     kept = _KEPT.search(text)
     if not kept:
-        raise UserError(f"{path} would be lost: it has not the comment {BEGIN}; rename it first.")
+        raise UserError(f"{path} would be lost: it lacks the comment {BEGIN}; rename it first.")
     metadata: dict[str, Any] = HubCard(text).data.to_dict() if text.startswith("---") else {}  # type: ignore[no-untyped-call]  # the hub does not annotate it
     metadata.pop("model-index", None)
     return kept[0], metadata

@@ -202,7 +202,7 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
         both = zip(vectors, expected, strict=True)
         lowest = min(float((mine * theirs).sum(1).min()) for mine, theirs in both)
         if not lowest >= LEAST_GRAPH_COSINE:
-            raise UserError(f"The {runtime} graph of {cut.cut} is not like torch: {lowest:.5f}.")
+            raise UserError(f"The {runtime} graph of {cut.cut} differs from torch: {lowest:.5f}.")
         record = replace(record, lowest_cosine=lowest)
         if words := cut.encoder.words:
             words.write(aside)

@@ -289,7 +289,7 @@ def card_of_folder(name: str, folder: ModelFolder, revision: str) -> ModelCard:
     whole_text = folder.modules[1].settings.get("include_prompt", True)
     if not whole_text and (query or document):
         path = folder.path
-        raise UserError(f"The Pooling of {path} has include_prompt = false, which is not run.")
+        raise UserError(f"The Pooling of {path} has include_prompt = false, not supported.")
     query_length, document_length = _lengths(folder)
     return ModelCard(
         backbone=name,

@@ -492,7 +492,7 @@ class DocumentSource:
         cosine = float(((vectors * expected).sum(axis=-1) / norms).min())
         if not cosine >= LEAST_RUNTIME_COSINE:
             shutil.rmtree(folder, ignore_errors=True)
-            raise UserError(f"OpenVINO is not like torch (cosine {cosine:.4f}): --runtime torch.")
+            raise UserError(f"OpenVINO differs from torch (cosine {cosine:.4f}): --runtime torch.")
         return graph
 
 

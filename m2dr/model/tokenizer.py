@@ -48,7 +48,7 @@ class ModelTokenizer:
         special = int(self.inner.num_special_tokens_to_add())
         if length <= special:
             around = counted(special, "special tokens")
-            raise UserError(f"{name} = {length}, and the tokenizer puts {around} around each text.")
+            raise UserError(f"{name} = {length} leaves no text: the tokenizer adds {around}.")
 
     @property
     def pad_id(self) -> int:

@@ -180,9 +180,7 @@ class WordTable:
         with np.errstate(over="ignore"):  # infinite numbers are refused below
             tensors |= {name: np.ascontiguousarray(t, np.float16) for name, t in tables.items()}
         if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
-            raise UserError(
-                f"{path} was to be written, and a number is not finite or above 65,504."
-            )
+            raise UserError(f"{path} cannot be written: a number is not finite or above 65,504.")
         tensors["words"] = np.frombuffer("\n".join(self.rows).encode(), np.uint8)
         tensors |= {f"{_BESIDE}{n}": np.ascontiguousarray(m) for n, m in self.beside.items()}
         # One entry, because safetensors writes several in an order that differs from run to run.

@@ -113,7 +113,7 @@ class HitAnswer(BaseModel):
     vector_score: float | None = Field(None, description="Of a hybrid; null beyond 1,000 hits.")
     bm25_score: float | None = Field(None, description="Of a hybrid.")
     explain: dict[str, float] | None = Field(
-        None, description="By word its share in the score; in parentheses, what is of no word."
+        None, description="Share of the score per query word; in parentheses: of no word."
     )
 
 
@@ -431,7 +431,7 @@ def serve(request: ServeRequest) -> Report:
             listener.bind((request.host, request.port))
         except OSError as error:
             where = f"{request.host}:{request.port}"
-            raise UserError(f"{where} cannot be listened at: {error.strerror}.") from None
+            raise UserError(f"The server cannot listen at {where}: {error.strerror}.") from None
         warnings.simplefilter("ignore", UserWarning)  # of cuts opened beforehand
         service = Service(request)
         for name, index in service.indexes.items():

@@ -117,7 +117,7 @@ def _of_corpus(dataset: Dataset) -> DataReport:
         ):
             if ids:
                 problems.append(
-                    f"{split}: {counted(len(ids), what, ',')} of judgements are not there; the "
+                    f"{split}: {counted(len(ids), what, ',')} of the judgements missing; the "
                     f"first is {ids[0]!r}."
                 )
         splits[split] = {

@@ -46,7 +46,7 @@ def encode(request: EncodeRequest) -> EncodeReport:
     if request.out.suffix != ".npy":
         raise UserError(f"--out {request.out} does not end in .npy.")
     if request.query and request.dtype == "int8":
-        raise UserError("--dtype int8 is of documents, and --query was given.")
+        raise UserError("--dtype int8 encodes documents only, but --query was given.")
     refuse_same_file("--out", request.out, {"FILE": request.file, "--ids": request.ids})
     refuse_same_file("--ids", request.ids, {"FILE": request.file})
     texts = open_texts(request.file, request.query)

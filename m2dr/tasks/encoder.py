@@ -287,7 +287,7 @@ class Encoder:
             sentences, side, prompt = self.of_mteb(sentences, task_metadata, prompt_type)
             layer = None if prompt_type else self.layer
         elif odd := [name for name, value in fixed.items() if value not in _FIXED.get(name, ())]:
-            raise UserError(f"{odd[0]} = {fixed[odd[0]]!r} was given, which encode does not take.")
+            raise UserError(f"encode does not take {odd[0]} = {fixed[odd[0]]!r}.")
         if prompt_name in SIDES and prompt is None:
             side, prompt = side or SIDES[prompt_name], self.prompts.get(prompt_name)
         elif prompt is None and (prompt_name or not side):

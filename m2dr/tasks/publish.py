@@ -145,7 +145,7 @@ def _export_cut(request: ExportRequest, model: Model, cut: Cut) -> list[str]:
         lines.append(f"Lowest cosine to the vectors of torch in fp32: {record.lowest_cosine:.6f}")
     if record.query_only:
         documents = Cut(record.full.layer, cut.dim)
-        lines.append(f"{cut} encodes queries, and finds documents of {documents}; export both.")
+        lines.append(f"{cut} encodes queries that search documents of {documents}; export both.")
     return lines
 
 
@@ -253,7 +253,7 @@ def _results_of(
             own.append(result)
     if not own and folders:
         others = ", ".join(sorted({result.grid.model for result in results}))[:200]
-        raise UserError(f"The results are of {others}, and none of {model} as it is now.")
+        raise UserError(f"No results are of {model} as it is now; these are of {others}.")
     return own
 
 

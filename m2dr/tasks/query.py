@@ -249,7 +249,7 @@ def plan_query(
             will_be_there = will_be_fitted and not is_over_bridge
             maps = there if will_be_there or there.are_fitted else None
         elif is_over_bridge or options.exits == "index":
-            raise UserError(f"Exits of an index need one on disk of layer {last}.")
+            raise UserError(f"--exits index needs an index on disk of layer {last}.")
         if maps is None and (is_over_bridge or options.exits == "index"):
             raise there.missing
         if maps is None and layer == 0 < card.lowest_layer and documents in (None, last):
@@ -361,7 +361,7 @@ def notes_of(plans: Mapping[int, QueryPlan]) -> Iterator[str]:
     sides = zip(("queries", "documents"), lengths, model.own_lengths or lengths, strict=True)
     for side, length, own in sides:
         if length != own:
-            yield f"{side} are of at most {length} tokens, and those of the model of {own}"
+            yield f"{side} are cut at {length} tokens; the model's default is {own}"
     sources = sorted({plan.document_layer for plan in plans.values()})
     if len(sources) == 1 < len(plans):
         yield f"documents are encoded by layer {sources[0]} whatever the query's layer"

@@ -103,7 +103,7 @@ def test_a_changed_record_is_refused_unless_people_edit_it(tmp_path: Path, seale
     path.write_bytes(whole.replace(b'"a"', b'"c"'))
     if not sealed:
         assert read_record(path, Shard, sealed=False) == replace(shard, name="c")
-    with pytest.raises(UserError, match="not as it was written"):
+    with pytest.raises(UserError, match="does not match its digest"):
         read_record(path, Shard)
 
 

@@ -110,9 +110,9 @@ def test_control_characters_are_characters_and_half_a_pair_is_replaced(tmp_path:
     ("name", "data", "reason"),
     [
         ("a.jsonl", b'{"id": "1"}\n{"id": "\xff"}\n', "row 2 is no text in UTF-8"),
-        ("a.tsv", b"how tall is it\t\tVery tall.\t1\n", "how tall is it .* names no column"),
-        ("a.tsv", b"how tall\t\t\tVery tall.\t1\n", "how tall .* names no column"),
-        ("a.csv", b"how tall,very\n", "how tall .* names no column"),
+        ("a.tsv", b"how tall is it\t\tVery tall.\t1\n", "how tall is it .* has no column"),
+        ("a.tsv", b"how tall\t\t\tVery tall.\t1\n", "how tall .* has no column"),
+        ("a.csv", b"how tall,very\n", "how tall .* has no column"),
         ("a.json", b"[" * 100_000, "a.json cannot be read: JSON is nested too deep"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl, row 1 is not JSON: JSON is nested too deep"),
     ],
@@ -157,7 +157,7 @@ def test_judgements_are_read_by_their_names_or_by_what_their_columns_hold(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("1 2 1 4", "four columns without names"),
+        ("1 2 1 4", "four unnamed columns"),
         ("qid passage relevance\n1 2 1", "corpus-id.*its columns are qid, passage, relevance"),
         ("1 2 \u0663", "not a finite number"),
         ("1 2 1\n1 0 3 1", "4 columns, where the first has 3"),

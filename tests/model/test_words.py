@@ -116,7 +116,7 @@ def test_rows_that_are_not_used_are_not_read(table: WordTable, tmp_path: Path) -
     assert np.isfinite(damaged.embed(["open a list"])).all()
     with pytest.raises(UserError, match=r"words.safetensors holds a number that is not finite"):
         damaged.embed(["open a list", "a file"])
-    with pytest.raises(UserError, match=r"words.safetensors was to be written, and a number"):
+    with pytest.raises(UserError, match=r"words.safetensors cannot be written: a number"):
         damaged.write(tmp_path)
 
 

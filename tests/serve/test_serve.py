@@ -118,7 +118,7 @@ def test_words_in_queries(server: Server) -> None:
     assert server.search(query=QUERIES[0], layer=0, query_mix=True)["query_mix"] == 0
     refused = server.post("/search", {"query": QUERIES[0], "query_mix": 0.3})
     assert (refused.status, refused.json["error"]["param"]) == (422, "query_mix")
-    assert "no exits that were fitted on its documents" in refused.message
+    assert "no exits fitted on its documents" in refused.message
 
 
 def test_untrained_cut_is_said(server: Server) -> None:

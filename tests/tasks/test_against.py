@@ -132,7 +132,7 @@ def test_a_run_of_other_queries_is_refused(mine: Path, tmp_path: Path) -> None:
     qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES)
     run = write_run(tmp_path / "dev.trec", dict.fromkeys([*QUERIES[:5], "other"], 1))
 
-    with pytest.raises(UserError, match=r"dev.trec is of other queries, such as .*has 1 others"):
+    with pytest.raises(UserError, match=r"dev.trec has other queries, such as .*has 1 others"):
         compare(mine, str(run), qrels=qrels)
 
 

@@ -46,8 +46,8 @@ def test_faults_are_counted_and_named(spoilt: Path, tmp_path: Path) -> None:
         "documents: 1 empty; the first is 'empty'.",
         "documents: 1 duplicates; the first is 'again'.",
         "queries, test: 1 empty; the first is 'blank'.",
-        "test: 1 document of judgements are not there; the first is 'gone'.",
-        "test: 1 query of judgements are not there; the first is 'nobody'.",
+        "test: 1 document of the judgements missing; the first is 'gone'.",
+        "test: 1 query of the judgements missing; the first is 'nobody'.",
     ]
     assert m2dr("data", "check", spoilt, "--strict", cwd=tmp_path).returncode == 1
 

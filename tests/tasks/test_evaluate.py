@@ -191,7 +191,7 @@ def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_m
 
     with pytest.raises(
         UserError,
-        match="The results of scifact and other/scifact would both lie in results/scifact/test",
+        match="The results of scifact and other/scifact would share the folder results/scifact/test",
     ):
         grid(corpora=("scifact", "other/scifact"))
 
@@ -230,7 +230,7 @@ def test_a_grid_goes_by_the_lengths_of_its_index_and_a_note_names_them() -> None
     (found,) = grid(documents="last").grids
 
     own = read_card("model").document_length
-    assert f"documents are of at most 6 tokens, and those of the model of {own}" in found.notes
+    assert f"documents are cut at 6 tokens; the model's default is {own}" in found.notes
     shutil.rmtree("indexes")
     assert grid(documents="last", document_length=6).grids == (found,)
 

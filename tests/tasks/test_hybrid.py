@@ -208,7 +208,7 @@ def test_queries_that_read_words_stay_as_they_are(index: m2dr.Index) -> None:
 def test_an_index_without_words_is_refused(model: str) -> None:
     index = m2dr.Index.build(model, DOCUMENTS, name="c", dims=(8,), exits=False, **FP32)
 
-    with pytest.raises(UserError, match="no exits that were fitted on its documents"):
+    with pytest.raises(UserError, match="no exits fitted on its documents"):
         index.search(QUERY, query_mix=True)
     assert index.search(QUERY, query_mix=0, k=3).hits
 

@@ -321,7 +321,7 @@ def test_a_log_that_no_exit_would_learn_from_is_refused(
     index_corpus(bare)
     refused("has exits without .* of weight 1;", index_corpus, replace(logged, query_weight=1.0))
     for changes in ({"exits": False}, {"layers": (1,)}):
-        refused("is for exits, and this index", index_corpus, long("none", **changes))
+        refused("is for fitting exits, but this index", index_corpus, long("none", **changes))
     refused("given without --queries", index_corpus, replace(bare, query_weight=0.4))
     asked = replace(fit_of(bare), queries=logged.queries)
     refused("has exits without", fit_index, replace(asked, query_model=bare.model))

@@ -154,7 +154,7 @@ def test_vectors_of_another_layer_or_model_are_refused(
     order = refused(*words, *theirs, "--model", tiny_backbone)
 
     for told in (layer, model, order):
-        assert "as from others" in told
+        assert "times as far as other rows" in told
         assert "--sample 0" in told
     assert not (tmp_path / "own").exists()
     done(*words, *theirs, "--model", tiny_backbone, "--sample", "0")

@@ -58,7 +58,7 @@ def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
             folders.append(str(tmp_path / f"{name}-{cut}"))
             words = ("export", "--model", tiny_fitted, "--cut", cut, "--format", name)
             told = done(*words, "--out", folders[-1])
-            assert ("L2D8 encodes queries, and finds documents of L4D8" in told) == (cut == "L2D8")
+            assert ("L2D8 encodes queries that search documents of L4D8" in told) == (cut == "L2D8")
     python("-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), file, *folders)
     encoder = m2dr.Encoder.from_pretrained(tiny_fitted, 2, 8, device="cpu", dtype="fp32")
     scores = encoder.similarity(encoder.encode_queries(TEXTS), encoder.encode_documents(TEXTS))

@@ -87,7 +87,7 @@ def test_a_query_and_its_documents_are_pairs_where_it_has_negatives(
     found = made(tiny_backbone, "variant=mrl", f"loss={loss}", "negatives=1")
 
     assert found.setting.loss == loss
-    with pytest.raises(UserError, match="cosent and angle: with negatives"):
+    with pytest.raises(UserError, match="cosent and angle: or negatives"):
         made(tiny_backbone, "variant=mrl", f"loss={loss}")
 
 

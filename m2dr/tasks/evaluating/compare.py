@@ -206,4 +206,4 @@ def _require_same(query_ids: Sequence[str], others: Sequence[str], where: str) -
     if ours != theirs:
         first = min(ours ^ theirs)
         lacks = f"it lacks {len(ours - theirs)} and has {len(theirs - ours)} others"
-        raise UserError(f"{where} is of other queries, such as {first}: {lacks}.")
+        raise UserError(f"{where} has other queries, such as {first}: {lacks}.")

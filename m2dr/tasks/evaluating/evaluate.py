@@ -140,7 +140,7 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     for corpus in chain.from_iterable(corpora):
         if corpus.folder in folders:
             both = f"{folders[corpus.folder]} and {corpus.name}"
-            raise UserError(f"The results of {both} would both lie in {corpus.folder}.")
+            raise UserError(f"The results of {both} would share the folder {corpus.folder}.")
         folders[corpus.folder] = corpus.name
     places = [tuple(_place(request, corpus) for corpus in parts) for parts in corpora]
     results = tuple(chain.from_iterable(places))

@@ -57,7 +57,7 @@ def draw_figures(request: FiguresRequest) -> Report:
     places = by_place(read_results(request.results))
     separate = joined_grid(request.separate) if request.separate else None
     if separate and all(separate.place != place for place, _ in places):
-        raise UserError(f"{request.separate} is of {separate.place}, as none of the results.")
+        raise UserError(f"{request.separate} was measured on {separate.place}; no results were.")
     for place, found in places:
         grids = [result.grid for result in found]
         reference = separate if separate and separate.place == place else None

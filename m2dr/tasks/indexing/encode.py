@@ -540,7 +540,7 @@ def _with_runtime(job: EncodingJob, dataset: Dataset, dtype: str) -> EncodingJob
     encoded = [name for name in begun if name != IMPORTED]
     if dtype == "int8":
         if job.runtime not in ("auto", OPENVINO):
-            raise UserError(f"--dtype int8 multiplies in {OPENVINO}, not in {job.runtime}.")
+            raise UserError(f"--dtype int8 computes in {OPENVINO}, not in {job.runtime}.")
         runtime = begun[0] if begun else _calibrated(job, dataset)
     elif all((folder / STORE).exists() for folder, _ in job.stores):
         runtime = begun[-1]  # nothing is encoded

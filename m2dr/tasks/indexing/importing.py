@@ -102,7 +102,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         Interrupted: Ctrl-C.
     """
     if request.model and (log := request.queries or request.query_vectors):
-        raise UserError(f"{log} is for words; of a model m2dr index fit --queries fits them.")
+        raise UserError(f"{log} is for vectors without a model; use m2dr index fit --queries.")
     # Loads torch, which a search does without.
     from m2dr.tasks.indexing.encode import EncodingJob, refuse_other_fit
     from m2dr.tasks.indexing.steps import Target, check_given, reach
@@ -295,6 +295,6 @@ def _try(
     for document, row, apart in zip(documents, rows[chosen], far, strict=True):
         if apart > MOST_APART:
             raise UserError(
-                f"Document {document.id!r} by {model} at layer {layer} lies {apart:.2f} "
-                f"times as far from row {row} as from others; name their model, or --sample 0."
+                f"Document {document.id!r} by {model} at layer {layer} does not match row {row}: "
+                f"{apart:.2f} times as far as other rows; give the right --model, or --sample 0."
             )

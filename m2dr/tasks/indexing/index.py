@@ -93,7 +93,7 @@ def check_index_request(request: IndexRequest) -> tuple[Model, tuple[int, ...], 
     layers = request.layers or document_layers(card)
     is_last = max(layers) == card.layers and not model.last_layer_has_exit
     if request.queries and not (is_last and request.exits is not False):
-        raise UserError(f"{request.queries} is for exits, and this index will have none.")
+        raise UserError(f"{request.queries} is for fitting exits, but this index will have none.")
     dims = request.dims or (card.width,)
     for layer, dim in product(layers, dims):
         card.check(Cut(layer, dim))
@@ -208,7 +208,7 @@ def _change(
         if absent:
             raise UserError(f"{path} does not hold {min(absent)!r}; nothing was deleted.")
         if not count + len(new):
-            raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
+            raise UserError(f"All documents of {path} cannot be deleted; one must stay.")
         shutil.copymode(path, temporary)
     index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
     job, _, stores = encode_stores(request, model, index.layers, changed)

@@ -135,8 +135,8 @@ def check_given(model: Model, queries: Path | None, vectors: Path | None) -> Non
         raise UserError(f"{vectors} is for vectors without a model, and these are of {model}.")
     if not model.card.query_layer and (queries is None) != (vectors is None):
         raise UserError(
-            f"{queries or vectors} was given alone; of vectors without a model --queries and "
-            "--query-vectors go together."
+            f"{queries or vectors} was given alone; vectors without a model need both --queries "
+            "and --query-vectors."
         )
 
 
@@ -273,8 +273,8 @@ def _log_with_vectors(target: Target) -> ShortFile:
         fits = not short.texts or short.vectors.shape[1] == card.width
         if not fits or len(short.texts) != len(index.asked.queries):
             raise UserError(
-                f"{index} was asked to learn from {counted(len(index.asked.queries), 'queries')}, "
-                "whose vectors are not there; give --queries and --query-vectors."
+                f"{index} was built with {counted(len(index.asked.queries), 'queries')}, whose "
+                "vectors are missing; give --queries and --query-vectors."
             )
         return short
     assert given  # `check_given` wants both

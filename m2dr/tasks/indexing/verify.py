@@ -219,7 +219,7 @@ def _text_problems(store: Store, corpus: CorpusRows) -> Iterator[str]:
         different = np.flatnonzero(store.digests() != corpus.digests).tolist()
     if different:
         docid = corpus.docids[different[0]]
-        yield f"Row {different[0]} of {store.folder} is not document {docid!r} as it is now."
+        yield f"Row {different[0]} of {store.folder} differs from document {docid!r} as it is now."
     elif not corpus.digest.is_of(manifest):
         yield f"The fields of the documents of {store.folder} have changed."
 

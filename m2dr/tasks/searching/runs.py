@@ -44,7 +44,7 @@ def search(request: requests.QueriesRequest) -> Report:
     if topics is None and not request.text.strip():
         raise UserError('Nothing to search for: give a query, such as: m2dr search "read a file"')
     if request.explain and topics is not None:
-        raise UserError("--explain is of the hits of one query, and a run has no place for it.")
+        raise UserError("--explain explains the hits of one query; a run file cannot hold it.")
     refuse_same_file("--run", request.run_file, {"--topics": topics, "--corpus": request.corpus})
     queries = read_topics(topics) if topics else None  # before anything is loaded
     searcher = open_searcher(request)
@@ -78,7 +78,7 @@ def search(request: requests.QueriesRequest) -> Report:
         notes = [f"Warning: {problem}"] if problem else notes
     explained = [name for row in hits for name in row.get("explain", ())]
     if explained and all(name[0] == "(" for name in explained):
-        notes.append("No word of the query has a share of its own: the model reads it as a whole.")
+        notes.append("No word has a share of its own here: the model reads the query as a whole.")
     times = (answer.tokenise_ms, answer.encode_ms, answer.search_ms)
     notes.append("tokenise {:.2f} ms, encode {:.2f} ms, search {:.2f} ms".format(*times))
     cut = (searcher.cut.layer, searcher.documents.layer, searcher.cut.dim)

@@ -57,7 +57,7 @@ def mine(request: MineRequest) -> MineReport:
     if request.retriever == "bm25" and (
         request.model or request.query_layer is not None or request.dim
     ):
-        raise UserError("--model, --query-layer and --dim are of a model; leave them out of BM25.")
+        raise UserError("--model, --query-layer and --dim do not go with BM25; leave them out.")
     if request.out.suffix != ".jsonl":
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")
     if request.out.is_file() and not request.overwrite:

@@ -106,7 +106,7 @@ def prepare_pretraining(
         count, read = dataset.document_count, lambda place: dataset.document_at(place).content
         digest = digest_of(dataset, settings.corpus)
     if settings.batch_size > count:
-        raise UserError(f"batch_size = {settings.batch_size} was asked for, of {count} texts.")
+        raise UserError(f"batch_size = {settings.batch_size} was asked for, of only {count} texts.")
     _check(settings, backbone)
     loaded = checkpoint.load(backbone, None, device)
     encoder = loaded.runtime
@@ -117,7 +117,7 @@ def prepare_pretraining(
     mlm.remove_word_embeddings(decoder)
     head, pretrained = mlm.masked_head(backbone.files)
     if not pretrained:
-        say(f"{settings.backbone} has no masked-LM head: a new one is trained along.")
+        say(f"{settings.backbone} has no masked-LM head: a new one is trained with it.")
     for part in (encoder, decoder):
         set_dropout(part, settings.dropout)
     whole = encoder.card.full

@@ -189,7 +189,7 @@ def _problems(  # noqa: C901  # a list
         if asked > longest:
             yield f"{length} = {asked} was asked for; {backbone.backbone} reads {longest} tokens."
     if (settings.attention or settings.pooling) and len(pooling_modes(backbone.pooling)) > 1:
-        yield f"{settings.backbone} has several poolings, so pooling and attention are set."
+        yield f"{settings.backbone} has several poolings, so pooling and attention are fixed."
     if variant.sia:
         module, pooling = opened.files.reshaping_module, settings.pooling or backbone.pooling
         if module or pooling not in get_args(Anchor):
@@ -203,7 +203,7 @@ def _problems(  # noqa: C901  # a list
     if variant.draw == "exit" and variant.staircase:
         yield "draw = exit draws a dim per layer, and a staircase has one; set draw=step."
     if kind == "documents" and (loss == "simcse" or (loss in PAIRED and not settings.negatives)):
-        yield f"loss = {loss} is of pairs, not of documents (cosent and angle: with negatives)."
+        yield f"loss = {loss} needs pairs, not documents (cosent and angle: or negatives)."
     if kind == "sentences" and loss in PAIRED:
         yield f"loss = {loss} needs pairs with scores, and {settings.corpus} has single sentences."
     for layer in settings.relations_layers:
@@ -214,7 +214,7 @@ def _problems(  # noqa: C901  # a list
         if 0 in settings.layers and variant.single_cut:
             yield "An encoder that is cut to layer 0 has no layer to train."
         if (0 in settings.layers or variant.embeddings) and variant.exit_head == "fitted":
-            yield "With exit_head = fitted, layer 0 is a table that no step reaches."
+            yield "With exit_head = fitted, layer 0 is a fixed table and is not trained."
 
 
 def _dims(settings: TrainSettings, variant: Variant, full: Cut) -> tuple[int, ...]:

@@ -198,7 +198,7 @@ def train(
             say(f"  {idle}")
         if data.quality and data.quality.count < FEW_DEV:
             count = counted(data.quality.count, data.quality.unit)
-            say(f"Warning: {count} of dev pick the checkpoint; below {FEW_DEV} chance decides.")
+            say(f"Warning: only {count} of dev pick the checkpoint; below {FEW_DEV} it is chance.")
 
         def save(kept: str) -> ModelCard:
             if settings.lora_rank:

@@ -321,7 +321,7 @@ def _pairs_quality(settings: TrainSettings) -> Quality | None:
         return None
     dev = open_sentences(settings.dev)
     if dev.skipped:
-        raise UserError(f"dev = {settings.dev} holds rows of several splits; give it dev alone.")
+        raise UserError(f"dev = {settings.dev} holds rows of several splits; give only dev rows.")
     gold = gold_scores(dev.pairs, dev.name)
     texts, first, second = distinct_sentences(dev.pairs)
 
