@@ -15,6 +15,7 @@ from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids
 from m2dr.index.folder import IndexFolder
 from m2dr.maps.files import Maps
+from m2dr.tasks.corpus import WRITTEN
 
 pytestmark = pytest.mark.usefixtures("exits_of_few")
 WHERE = ("--model", "model", "--device", "cpu", "--dtype", "fp32")
@@ -48,6 +49,7 @@ def built(
     for folder in ("kept", "queries"):
         (start / folder).mkdir()
     write_rows(start / "kept" / "corpus.jsonl")
+    (start / "kept" / WRITTEN).touch()
     write_rows(start / "plain.jsonl")
     write_rows(start / "named.jsonl", "Words", "Key")
     (start / "log.txt").write_text("".join(f"{' '.join(WORDS[n : n + 3])}\n" for n in range(9)))

@@ -169,7 +169,7 @@ def setup_of(variant: str, folder: Path, corpus: Path, dtype: str, **fields: obj
         evaluate_steps=0, dropout=0.0, lora_dropout=0.0, device="cpu", dtype=dtype,
         **{"pooling": "mean", **fields},
     )  # fmt: skip
-    return prepare(settings, folder)
+    return prepare(settings, folder / "trained")
 
 
 def gradient(setup: Setup) -> tuple[float, Tensor]:

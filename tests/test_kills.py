@@ -20,6 +20,7 @@ from m2dr.index.manifest import built_indexes
 from m2dr.index.store import open_store
 from m2dr.maps.files import Maps
 from m2dr.model.checkpoint import check_exits
+from m2dr.tasks.corpus import WRITTEN
 from m2dr.tasks.training.run_folder import LOGS
 
 Words = tuple[str, ...]
@@ -106,6 +107,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("world")
     make_backbone(place / "backbone", masks=True)
     documents = make_corpus(place / "corpus", 60, 14) / "corpus.jsonl"
+    documents.with_name(WRITTEN).touch()
     rows = [json.loads(line) for line in documents.read_text().splitlines()]
     rows[3]["text"], rows[45]["text"] = "a path and a line", "numbers of a list"
     last = rows.pop(7)

@@ -28,6 +28,7 @@ from m2dr.maps.files import Maps, ShortFile
 from m2dr.maps.log import QUERY_WEIGHT
 from m2dr.model import checkpoint, hub
 from m2dr.model.words import WordTable, unit_rows
+from m2dr.tasks.corpus import WRITTEN
 from m2dr.tasks.evaluating.evaluate import evaluate
 from m2dr.tasks.indexing import steps
 from m2dr.tasks.indexing.fit_index import fit_index
@@ -346,6 +347,7 @@ def test_words_keep_the_spans_of_documents_that_stay(long: Ask) -> None:
     """After a change they are those of a fit of the same rows, and no word of others is kept."""
     request = long(query_weight=0.4)
     index_corpus(request)
+    Path(request.corpus, WRITTEN).touch()
     before = ShortFile.read(folder_of(request))
     index = open_index(request.corpus, model=request.model, root=request.root, device="cpu")
     index.delete([f"d{n}" for n in range(50)])
