@@ -1,7 +1,7 @@
 """The data of a training: groups of a corpus or sentence pairs, their batches and the dev set."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -228,22 +228,29 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
     )
 
 
-def _read_of(dataset: Dataset, settings: TrainSettings) -> tuple[object, ...]:
-    """Return all that groups are made of, or digests of it."""
+def _read_of(dataset: Dataset, settings: TrainSettings) -> list[str]:
+    """Return digests of all that groups are made of."""
     split, path = settings.split, settings.teacher_scores
-    given = dataset.negatives(split) if settings.negatives else {}
-    scores: object = ""
+    read: list[Iterable[object]] = [dataset.queries(split), dataset.judgements(split)]
+    if settings.negatives:
+        read.append(dataset.negatives(split).items())
     if settings.distill != "none":
-        scores = sha256_of(Path(path)) if path else list(dataset.scores(split))
-    documents = digest_of(dataset, settings.corpus)
-    return documents, dataset.queries(split), dataset.judgements(split), given, scores
+        read.append([sha256_of(Path(path))] if path else dataset.scores(split))
+    return [digest_of(dataset, settings.corpus), *map(_digest_of_all, read)]
+
+
+def _digest_of_all(items: Iterable[object]) -> str:
+    digest = blake2b()
+    for item in items:  # tens of millions of ids, of which no second copy is made
+        digest.update(repr(item).encode())
+    return digest.hexdigest()
 
 
 def digest_of(dataset: Dataset, name: str) -> str:
     """Return a digest of the documents of a dataset; those of ir_datasets never change."""
     if dataset.files or irds.recognises(name):
         return json_sha256([sha256_of(path) for path in dataset.files])
-    return json_sha256([(document.id, document.content) for document in dataset.documents()])
+    return _digest_of_all((document.id, document.content) for document in dataset.documents())
 
 
 def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | None:
