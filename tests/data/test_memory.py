@@ -294,7 +294,13 @@ class Color(Enum):
 
 
 def test_a_field_is_what_json_holds_or_named(capsys: pytest.CaptureFixture[str]) -> None:
-    own = {"of": UUID(int=7), "kind": Color.RED, "ttl": timedelta(days=1), "image": b"x", "n": None}
+    own = {
+        "of": UUID(int=7),
+        "kind": Color.RED,
+        "ttl": timedelta(days=1),
+        "scan of a": b"x",
+        "n": None,
+    }
     rows = [{"id": "a", "text": "open", **own}]
 
     for (found,) in (documents(rows), list(as_documents(rows))):
@@ -303,7 +309,7 @@ def test_a_field_is_what_json_holds_or_named(capsys: pytest.CaptureFixture[str])
             "kind": "red",
             "ttl": "1 day, 0:00:00",
         }
-    assert "The field 'image' is left out: JSON holds no bytes." in capsys.readouterr().err
+    assert "The field 'scan of a' is left out: JSON holds no bytes." in capsys.readouterr().err
 
 
 def test_columns_that_were_told_are_of_the_documents_and_go_before_any_other() -> None:

@@ -208,7 +208,7 @@ def test_results_of_other_models_are_not_shown() -> None:
     path = Path("models/twin/m2dr.json")
     path.write_text(path.read_text().replace('"dot"', '"cosine"'))
     error = refused("card", "models/twin", "--results", "results/tiny")
-    assert "none of models/twin as it is now" in error
+    assert "No results are of models/twin as it is now" in error
     assert "tiny test" not in done("card", "models/twin")
     shutil.rmtree("results")
     assert "without results" in done("card", "models/own")
