@@ -10,7 +10,6 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import json_sha256
 from m2dr.core.variants import DocumentLayer, ExitHead
 
 F32 = "f32"  # the code of vectors as a flat index has them
@@ -301,6 +300,8 @@ class Encoding:
         Args:
             dtype: number format of the encoder, where it counts too.
         """
+        from m2dr.core.files import json_sha256  # hashlib and more, which --help does without
+
         table = asdict(self.encoding)
         del table["documents"]  # no vector depends on it
         return json_sha256([table, dtype])
