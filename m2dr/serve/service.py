@@ -116,7 +116,7 @@ class ServedIndex:
         if not self.dims:
             raise UserError(f"{resolved.index} holds no documents to search.")
         self.full = Cut(max(self.dims), self.dims[max(self.dims)][-1])
-        self._open: dict[Cut, Searcher] = {}
+        self.opened: dict[Cut, Searcher] = {}  # which need no other thread
         self.document = lru_cache(_TEXTS)(self._document)
         self.documents = self.open(self.full).documents.documents
         fields = resolved.index.layer(self.document_layer(self.full.layer)) / FIELDS
@@ -146,7 +146,7 @@ class ServedIndex:
         while True:
             try:
                 new = ServedIndex(self._request, self.index.encoders)
-                for cut in list(self._open):
+                for cut in list(self.opened):
                     with suppress(Refused):  # it has no such cut any more
                         new.open(new.cut(cut.layer, cut.dim))
                 with suppress(UserError, OSError):  # texts may be gone
@@ -183,7 +183,7 @@ class ServedIndex:
         Raises:
             UserError: a file is missing or damaged.
         """
-        if opened := self._open.get(cut):
+        if opened := self.opened.get(cut):
             return opened
         engine = ""
         if self._scanned:  # a dim that was not built is scanned
@@ -192,10 +192,10 @@ class ServedIndex:
             asked = self.index.resolved.request.engine
             engine = EXACT if not engines or (asked and asked not in engines) else asked
         searcher = self.index.searcher(cut.layer, cut.dim, engine=engine)
-        if len(self._open) >= _CUTS:
-            self._open.clear()
+        if len(self.opened) >= _CUTS:
+            self.opened.clear()
         self.check_state()
-        self._open[cut] = searcher
+        self.opened[cut] = searcher
         return searcher
 
     def encoder(self, layer: int, side: Side = "query") -> QueryEncoder:
@@ -362,7 +362,12 @@ class Service:
         compare: bool,
     ) -> Table:
         cuts = [cut, served.full] if compare else [cut]
-        opened = [await asyncio.to_thread(served.open, each) for each in cuts]
+        opened = [
+            known
+            if (known := served.opened.get(each))
+            else await asyncio.to_thread(served.open, each)
+            for each in cuts
+        ]
         k = ask.k or DEFAULT_K
         depth = max(k, _TOP) if compare else k
         if compare:
