@@ -19,6 +19,8 @@ _MARKS = (
 _LETTER = rf"(?:[^\W_]|[{_MARKS}])"
 # A word, or an identifier of words that dots and underscores join.
 _WORD = re.compile(rf"{_LETTER}+(?:[._]+{_LETTER}+)*")
+# The same without a letter that an apostrophe splits off, as of "it's" and "l'eau".
+_WHOLE = re.compile(rf"(?!(?<=\w['’])[^\W\d_]\b|[^\W\d_]['’]\w){_WORD.pattern}")
 # The words of an identifier, two letters each or joined by dots and underscores: no mRNA is cut;
 # and letters beside digits, as in IL6.
 _PART = re.compile(
@@ -63,18 +65,20 @@ class Analyzer:
     Args:
         language: of Snowball's stemmer, such as "english" or "german"; "none" for whole words.
         stop_words: words to leave out, in lower case.
-        shortest: letters that a word has at least, but in a script without spaces.
+        split_letters: whether single letters and digits that apostrophes or identifiers split off,
+            as of "it's" and "IL6", are words.
 
     Raises:
         UserError: Snowball has no stemmer of that language.
     """
 
     def __init__(
-        self, language: str = "english", stop_words: Iterable[str] = (), shortest: int = 1
+        self, language: str = "english", stop_words: Iterable[str] = (), split_letters: bool = True
     ) -> None:
         self.language = language
         self._stem = _stemmer(language)
-        self._stop_words, self._shortest = frozenset(stop_words), shortest
+        self._stop_words, self._shortest = frozenset(stop_words), 1 if split_letters else 2
+        self._words = (_WORD if split_letters else _WHOLE).findall
         self._stems: dict[str, list[str]] = {}  # by word, as texts repeat theirs
 
     def __call__(self, text: str) -> list[str]:
@@ -82,7 +86,7 @@ class Analyzer:
         if not text.isascii():
             text = unicodedata.normalize("NFKC", text)
         stems: list[str] = []
-        for word in _WORD.findall(text):
+        for word in self._words(text):
             known = self._stems.get(word)
             if known is None:
                 known = self._stems[word] = [stem for stem, _ in self._analyzed(word)]
@@ -96,7 +100,7 @@ class Analyzer:
         {'pars': 'Parsing/parsed', 'file': 'files'}
         """
         forms: dict[str, dict[str, str]] = {}
-        words = _WORD.findall(unicodedata.normalize("NFKC", text))
+        words = self._words(unicodedata.normalize("NFKC", text))
         for stem, form in [pair for word in words for pair in self._analyzed(word)][:limit]:
             forms.setdefault(stem, {}).setdefault(form.lower(), form)
         return {stem: "/".join(each.values()) for stem, each in forms.items()}
@@ -113,7 +117,8 @@ class Analyzer:
         return [
             (self._stem(each.lower()), each)
             for each in ([word, *parts] if len(parts) > 1 else parts)
-            if len(each.lower()) >= self._shortest and each.lower() not in self._stop_words
+            if (len(parts) == 1 or len(each.lower()) >= self._shortest)
+            and each.lower() not in self._stop_words
         ]
 
 

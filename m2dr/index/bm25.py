@@ -35,7 +35,7 @@ K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
 _DTYPES = {"words": np.uint8, "starts": np.int64, "rows": np.int32, "weights": np.float32}
 _NONE: Any = (np.empty(0, np.float32), np.empty(0, np.int64))  # scores and rows
 _LANGUAGE_SAMPLE = 500  # documents whose language is looked at
-HYBRID_DEPTH = 1000  # documents of the vectors' ranking that a hybrid reads
+HYBRID_DEPTH = 1000  # documents of the vectors' ranking that a hybrid adds BM25 to
 # Lucene's stop words of English.
 STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
@@ -51,8 +51,8 @@ class Bm25:
         ln(1 + (N - df + 0.5) / (df + 0.5)) · tf / (tf + K1 (1 - B + B · length / mean length))
 
     (Kamphuis et al., Which BM25 Do You Mean?, ECIR 2020, table 1, "Lucene (accurate)"). Words are
-    those of `Analyzer`, two letters at least, in English none of Lucene's 33 stop words. Lucene
-    itself also keeps single letters, and rounds lengths to a byte.
+    those of `Analyzer`, without letters that an apostrophe splits off and, in English, without
+    Lucene's 33 stop words. Lucene itself rounds lengths to a byte.
 
     Attributes:
         docids: in row order.
@@ -254,6 +254,9 @@ class Bm25:
             for hits, blend in zip(many, made, strict=True):
                 is_hit = hits.rows[number] >= 0
                 scores, rows = hits.scores[number, is_hit], hits.rows[number, is_hit]
+                # Deeper ones without a word stand behind all others; those with one have it alone.
+                kept = np.append(np.ones(HYBRID_DEPTH, bool), words[rows[HYBRID_DEPTH:]] == 0)
+                scores, rows = scores[kept[: len(rows)]], rows[kept[: len(rows)]]
                 best, totals, factors = blended(words, scores, rows, weight, k)
                 order = np.lexsort((-self.docids.places(best), -totals))[:k]
                 best = best[order]
@@ -278,7 +281,8 @@ def _digest_of(tensors: Mapping[str, Array], *about: str) -> str:
 
 
 def _analyzer(language: str) -> Analyzer:
-    return Analyzer(language, STOP_WORDS.split() if language == "english" else (), shortest=2)
+    stop_words = STOP_WORDS.split() if language == "english" else ()
+    return Analyzer(language, stop_words, split_letters=False)
 
 
 def contenders(rows: Rows, scores: Scores, k: int) -> tuple[Rows, Scores]:
@@ -298,9 +302,9 @@ def blended(
     """Add BM25 to the best documents of a query by its vector.
 
     The sum of `weight` times the BM25 score, as a share of the best one, and of 1 - `weight` times
-    the vectors' score, scaled to 0 at the last of their ranking and 1 at the first: a convex
-    combination (Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval, TOIS
-    2023). A document that the vectors' ranking lacks has 0 there.
+    the vectors' score, scaled to 0 at the last of their first HYBRID_DEPTH and 1 at the first: a
+    convex combination (Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval,
+    TOIS 2023). A document that the vectors' ranking lacks has 0 there.
 
     Args:
         words: BM25 scores of all documents, [N].
@@ -321,7 +325,7 @@ def blended(
     least = low = np.float32(0)
     factor = 0.0
     if rows.size:
-        low, high = scores.min(), scores.max()
+        low, high = scores[:HYBRID_DEPTH].min(), scores.max()
         if high > low:  # else the vector, perhaps of unknown words, tells no document from another
             total[rows] += (scores - low) / (high - low) * np.float32(1 - weight)
             factor = (1 - weight) / float(high - low)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ from m2dr.index.manifest import (
     built_indexes,
     index_folder,
 )
-from m2dr.index.searchable import Rows, Scores, Searchable
+from m2dr.index.searchable import LISTED, Rows, Scores, Searchable
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import check_depth, check_queries, prefixes
 
@@ -112,6 +113,20 @@ class FaissIndex(Searchable):
             raise UserError(f"Engine {name} rescores with a store; open it, or set rescore to 0.")
         return replace(self, search_params=merged, store=store)
 
+    def deeper(self, k: int) -> "FaissIndex":
+        """See Searchable; nprobe grows until its lists hold LISTED documents for each of `k`."""
+        lists = self._lists
+        if lists is None or not self.documents:
+            return self
+        least = min(lists.nlist, ceil(LISTED * k * lists.nlist / self.manifest.documents))
+        params = {"nprobe": max(least, self.search_params.get("nprobe", lists.nprobe))}
+        return replace(self, search_params={**self.search_params, **params})
+
+    @cached_property
+    def _lists(self) -> Handle:
+        """The inverted lists inside, a faiss.IndexIVF; None without any."""
+        return load_faiss().try_extract_index_ivf(self.faiss)
+
     def where(self, wanted: Filter) -> "FaissIndex":
         """See Searchable; the store beside the index has the fields."""
         store = self._stored
@@ -163,6 +178,8 @@ class FaissIndex(Searchable):
         # Given with each search and not set on the index, so that two searchers may share one.
         params = {name: self.search_params[name] for name in ("nprobe", "efSearch")
                   if name in self.search_params}  # fmt: skip
+        if "efSearch" in params and self._lists is None:
+            params["efSearch"] = max(params["efSearch"], k)  # of fewer it finds a part
         keywords = {}
         if params or self.rows is not None:
             keywords["params"] = _parameters(self.faiss, params, self._selector)

@@ -123,6 +123,12 @@ class FunnelIndex(Searchable):
         """Documents per query that the funnel leaves, at most."""
         return min(self.documents, self.funnel.stages[-1].keep)
 
+    def deeper(self, k: int) -> "FunnelIndex":
+        """See Searchable; each stage keeps `k` at least."""
+        stages = tuple(Stage(stage.dim, max(stage.keep, k)) for stage in self.funnel.stages)
+        funnel = Funnel(stages, self.funnel.dim)
+        return FunnelIndex(self.store, funnel, self._first.deeper(k), self._device)
+
     def where(self, wanted: Filter) -> "FunnelIndex":
         """See Searchable; the first stage is a full scan, of the documents that are left."""
         first = ExactIndex(self.store, self.funnel.dims[0], self._device).where(wanted)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from m2dr.core.files import parse_record, record_table
 from m2dr.core.records import DIGITS, Cut, Label
 from m2dr.index.filters import FIELDS, Filter, field_kinds, field_types
 from m2dr.index.manifest import STORE, StoreManifest
-from m2dr.index.searchable import NamedHits, Rows, Scores, Searchable
+from m2dr.index.searchable import LISTED, NamedHits, Rows, Scores, Searchable
 from m2dr.index.store import Store
 from m2dr.index.vectors import check_depth, check_queries, prefixes
 
@@ -258,8 +259,10 @@ class MilvusCollection(Searchable):
             raise UserError(f"{k:,} documents were asked for; Milvus gives {MOST_K:,} at most.")
         prepared = prefixes(queries, self.dim, self.manifest.label.similarity)
         _, build, search = MILVUS_ENGINES[self.manifest.engine]
-        # A graph must look at k at least; few lists may miss what a filter lets through.
-        least = {"ef": 2 * k, "nprobe": build.get("nlist", 0) if self.condition else 0}
+        # A graph must look at k at least; few lists may miss what a filter lets through, or hold k.
+        lists = build.get("nlist", 0)
+        listed = ceil(LISTED * k * lists / max(self.manifest.documents, 1))
+        least = {"ef": 2 * k, "nprobe": lists if self.condition else min(lists, listed)}
         parameters = {name: max(value, least[name]) for name, value in search.items()}
         size = max(1, _ANSWERS // k)
         for start in range(0, len(prepared), size):

@@ -65,10 +65,12 @@ class Ranker:
             docids = self.bm25.docids
             rows_of = docids.find(drop.values()) if drop else {}
             own = np.array([rows_of.get(drop.get(name, ""), -1) for name in query_ids], np.int64)
-            depth = min(max(k, HYBRID_DEPTH) + bool(drop), self.documents.deepest)
+            wanted = max(k, HYBRID_DEPTH) + bool(drop)
+            documents = self.documents.deeper(wanted)
+            depth = min(wanted, documents.deepest)
             scores, rows = np.empty((len(own), 0), np.float32), np.empty((len(own), 0), np.int64)
             if depth:
-                scores, rows = self.documents.search(queries, depth)
+                scores, rows = documents.search(queries, depth)
                 rows[~answerable(queries, self.documents.dim)] = -1
             hits, how = [Hits(scores, rows).without(own, depth)], (self.weight, k, own, self.unfit)
             run = self.bm25.blend(hits, texts, *how, with_parts=True)[0].run(query_ids, docids)

@@ -18,6 +18,7 @@ Found = TypeVar("Found")
 NamedHits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
 
 _NONE = Ranking((), ())
+LISTED = 4  # documents in the lists that an engine reads, for each that is to be found
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
 
 
@@ -115,6 +116,10 @@ class Searchable(ABC):
         if search_params:
             names = ", ".join(search_params)
             raise UserError(f"--search-param {names} was given, but this engine has no settings.")
+        return self
+
+    def deeper(self, k: int) -> "Searchable":  # noqa: ARG002  # all are found
+        """Return the same index, searched such that the best `k` are found, or nearly all."""
         return self
 
     def warnings(self, query: Cut) -> list[str]:

@@ -31,7 +31,15 @@ def test_texts_side_by_side(first: str, second: str) -> None:
 
 
 def test_left_out_words() -> None:
-    assert Analyzer("english", ["the"], shortest=2)("The x of THE y") == ["of"]
+    words = Analyzer("english", ["the"], split_letters=False)
+
+    assert words("The vitamin C of THE type 2") == ["vitamin", "c", "of", "type", "2"]
+    assert words("it's l'eau, IL6 and Earth’s O’Brien") == [
+        "it", "eau", "il6", "il", "and", "earth", "brien",
+    ]  # fmt: skip
+    assert words.written("Vitamin C, not the cat's") == {
+        "vitamin": "Vitamin", "c": "C", "not": "not", "cat": "cat",
+    }  # fmt: skip
 
 
 TEXTS = {

@@ -11,12 +11,13 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Run
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluation.measures import Evaluator
-from m2dr.index.bm25 import Bm25, blended
+from m2dr.index.bm25 import HYBRID_DEPTH, Bm25, blended
+from m2dr.index.hits import Hits
 
-# What Snowball's English stemmer makes of each word; None: a stop word, or a single letter.
+# What Snowball's English stemmer makes of each word; None: a stop word.
 STEMS = {
     "cat": "cat", "cats": "cat", "dog": "dog", "runs": "run", "running": "run", "tree": "tree",
-    "trees": "tree", "2024": "2024", "the": None, "of": None, "x": None,
+    "trees": "tree", "2024": "2024", "the": None, "of": None, "x": "x",
 }  # fmt: skip
 
 texts = st.lists(st.sampled_from([*STEMS, "CATS", "dog,"]), max_size=8).map(" ".join)
@@ -125,6 +126,26 @@ def test_a_blend_is_a_convex_combination(
     k = data.draw(st.integers(1, len(words)))
     best = found if found.size <= k else found[total >= np.sort(total)[-k]]
     assert blended(*given, k)[0].tolist() == best.tolist()
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
+def test_the_best_of_a_blend_are_the_same_however_many_are_wanted(weight: float) -> None:
+    rng = np.random.default_rng(5)
+    index = bm25(*(f"cat{' dog' * (row % 7)}" * (row % 3 == 0) for row in range(3000)))
+    vectors = rng.normal(size=3000).astype(np.float32)
+    order = np.argsort(-vectors)
+    none = np.array([-1])
+
+    def blend(k: int) -> Run:
+        rows = order[None, : max(k, HYBRID_DEPTH)]
+        (hits,) = index.blend([Hits(vectors[rows], rows)], ["dog cat"], weight, k, none)
+        return hits.run(["q"], index.docids)
+
+    whole = blend(3000).rankings["q"]
+    for k in (10, 1000, 1500):
+        ranking = blend(k).rankings["q"]
+        assert ranking.docids == whole.docids[:k]
+        assert ranking.scores == whole.scores[:k]
 
 
 @settings(deadline=None)  # the first example loads the stemmer

@@ -187,6 +187,23 @@ def test_more_lists_are_looked_at_when_asked(build, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("engine", "params"), [("hnsw", {"efSearch": 1}), ("ivf", {"nprobe": 1}), ("ivf-pq", {})]
+)
+def test_an_engine_is_asked_deeply_enough_for_the_scale_of_a_hybrid(
+    build, tmp_path: Path, engine: str, params: dict[str, int]
+) -> None:
+    vectors = np.random.default_rng(3).normal(size=(4000, 16)).astype(np.float32)
+    store = build(tmp_path / "layer-06", vectors, shard_rows=900)
+    whole = open_faiss(build_index(store, 16)).search(vectors[:20] + 1, 1000)[0]
+    index = open_faiss(build_index(store, 16, engine)).with_search_params(params)
+
+    scores = index.deeper(1000).search(vectors[:20] + 1, 1000)[0]
+
+    scale = whole[:, 0] - whole[:, -1]
+    assert (np.abs(scores[:, -1] - whole[:, -1]) < 0.05 * scale).all()
+
+
+@pytest.mark.parametrize(
     "factory", ["PCA4,Flat", "IVF4,SQ4", "OPQ2_4,IVF2_HNSW4,PQ2x4np", "IVF4,PQ4x4np,RFlat"]
 )
 def test_any_factory_string_becomes_an_index_beside_the_others(
