@@ -32,6 +32,7 @@ class Outcome:
 
     vectors: NDArray[np.float32]  # [n, H], not normalised
     tokens: int = 0
+    cut: str = ""  # says which queries were not read to their ends
     rankings: list[Ranking] = field(default_factory=list)
     tokenise_ms: float = 0.0
     encode_ms: float = 0.0
@@ -181,6 +182,7 @@ def _run(batch: Sequence[_Work]) -> list[Outcome]:
             Outcome(
                 vectors[own],
                 sum(map(len, rows[own])),
+                encoder.cut(rows[own], work.texts) if work.side == "query" else "",
                 tokenise_ms=share * (tokenised - begun),
                 encode_ms=share * (encoded - tokenised),
                 batch=len(texts),

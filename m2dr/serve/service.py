@@ -400,7 +400,7 @@ class Service:
         }  # fmt: skip
         if compare:
             answer["full_times"] = _times(outcomes[1])
-        if warning := served.warning(cut):
+        if warning := " ".join(filter(None, (served.warning(cut), outcomes[0].cut))):
             answer["warning"] = warning
         if problem:
             answer["problem"] = problem

@@ -453,6 +453,25 @@ class QueryEncoder:
         """Return the vectors of texts, [N, W], in order, not normalised."""
         return self.embed(self.tokenize(texts), texts, ids)
 
+    def cut(self, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> str:
+        """Return a sentence on queries whose ends are not read; empty where all are.
+
+        Args:
+            rows: as `tokenize` gives them.
+            texts: N of them.
+        """
+        if self.opened:
+            limit, unit = self.card.query_length, "tokens"
+            full = [text for row, text in zip(rows, texts, strict=True) if len(row) >= limit]
+            card = replace(self.card, query_length=limit + 1)
+            cut = sum(len(row) > limit for row in self.tokenize(full, card=card)) if full else 0
+        elif self.table:
+            limit, unit, split = self.table.limit, "words", self.table.analyzer
+            cut = sum(len(text) > limit and len(split(text)) > limit for text in texts)
+        else:  # given vectors
+            return ""
+        return f"Queries of more than {limit} {unit} were cut: {cut} of {len(texts)}." * bool(cut)
+
     def parts(self, text: str, vector: Float32) -> Parts:
         """Return what adds up to the vector [W] of a query: its words, and what is no sum of these.
 

@@ -63,6 +63,18 @@ def test_cut_of_the_encoder_is_the_default(model: m2dr.Encoder, tmp_path: Path) 
     assert index.search(TEXT, k=1).hits[0].docid == f"d{scores.argmax()}"
 
 
+def test_a_query_that_is_cut_is_said(model: m2dr.Encoder, tmp_path: Path) -> None:
+    index = m2dr.Index.build(model, DOCUMENTS, dims=[8], folder=tmp_path, exits=False)
+    short = "open " * (index.searcher().encoder.card.query_length - 3)  # prompt, [CLS], [SEP]
+    read = len(index.searcher().encoder.tokenize([short])[0])
+    assert read == index.searcher().encoder.card.query_length
+
+    index.search(short)  # a warning would be an error
+
+    with pytest.warns(UserWarning, match=rf"of more than {read} tokens were cut: 1 of 1\."):
+        index.search(f"{short} file")
+
+
 def test_built_again(
     model: m2dr.Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

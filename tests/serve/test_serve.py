@@ -124,6 +124,7 @@ def test_words_in_queries(server: Server) -> None:
 def test_untrained_cut_is_said(server: Server) -> None:
     assert server.search(query=QUERIES[0], dim=8).get("warning") is None
     assert "L4D4 was not trained" in server.search(query=QUERIES[0], dim=4)["warning"]
+    assert "tokens were cut: 1 of 1." in server.search(query="open " * 999, dim=8)["warning"]
 
 
 def test_full_model_beside_a_cut(server: Server) -> None:

@@ -5,6 +5,7 @@ A query text passes `Searcher`: the encoder of its plan (`tasks.query`), then
 """
 
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -599,6 +600,8 @@ class Searcher:
         tokenised = time.perf_counter()
         vectors = self.encoder.embed(rows, texts, ids)
         encoded = time.perf_counter()
+        if cut := self.encoder.cut(rows, texts):
+            warnings.warn(cut, UserWarning, stacklevel=4)
         names = ids or [str(number) for number in range(len(texts))]
         run = documents.ranked(names, vectors, DEFAULT_K if k is None else k, drop, texts)
         ranked = time.perf_counter()
