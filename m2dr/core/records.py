@@ -255,6 +255,7 @@ Similarity = Literal["dot", "cosine"]
 Attention = Literal["causal", "bidirectional"]
 
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
+WHOLE = 2**20  # tokens of a text that is never cut
 GIVEN = "given"  # the variant of vectors that somebody else made, of which there is no model
 CARD_FILE = "card.json"  # of such vectors, beside their stores
 DIGITS = 12  # of the fingerprint, in folder names and in messages

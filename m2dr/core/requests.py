@@ -415,6 +415,11 @@ class ImportRequest(GivenLog, _OfIndexes):
     )
     overwrite: bool = option(False, "Replace an existing store.")
     _: KW_ONLY
+    document_length: int | None = option(
+        None,
+        "Tokens of a text that the vectors are of. Default: all of them; with --model as it has.",
+        least=1,
+    )
     dtype: str = option("auto", "Number format of the sample: auto, fp32 or bf16; auto is fp32.")
 
 

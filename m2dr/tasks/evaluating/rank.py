@@ -19,7 +19,7 @@ from m2dr.core.arrays import Float32, Int64
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import json_sha256
 from m2dr.core.progress import progress, say
-from m2dr.core.records import F32, Cut, Judgement, ModelCard, Query, Run
+from m2dr.core.records import F32, GIVEN, Cut, Judgement, ModelCard, Query, Run
 from m2dr.core.requests import Runs
 from m2dr.data.dataset import Dataset
 from m2dr.evaluation.checks import model_checks, query_checks, ranking_checks
@@ -429,7 +429,9 @@ def _write(ranker: GridRanker, name: str, folder: Path, parts: Sequence[LayerSco
         system=system_of(ranker.plans),
         apart=apart_of(ranker.plans),
         lengths=(
-            f"queries of {ranker.card.query_length} and documents of "
+            "texts as they were before their import"
+            if ranker.card.variant == GIVEN
+            else f"queries of {ranker.card.query_length} and documents of "
             f"{ranker.card.document_length} tokens at most"
         ),
     )

@@ -11,7 +11,7 @@ from m2dr.core.arrays import Float32
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import json_sha256, write_bytes, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import CARD_FILE, GIVEN, Cut, ModelCard, Similarity, default_dims
+from m2dr.core.records import CARD_FILE, GIVEN, WHOLE, Cut, ModelCard, Similarity, default_dims
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import SHARD_ROWS, ImportRequest
 from m2dr.data.dataset import Dataset
@@ -107,7 +107,9 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     from m2dr.tasks.indexing.encode import EncodingJob, refuse_other_fit
     from m2dr.tasks.indexing.steps import Target, check_given, reach
 
-    named = open_model(request.model) if request.model else None
+    named, length = None, request.document_length
+    if request.model:
+        named = open_model(request.model, document_length=length)
     source = _Source.of(request, named)
     vectors, dataset = source.vectors, source.dataset
     model, rotation = (named, None) if named else _without_model(request, source)
@@ -131,7 +133,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     if dataset:
         corpus, asked = as_indexed(corpus, asked)
     asked = asked_now(asked, request, store=request.store)
-    model = with_lengths_of_index(model, index, asked.query_length, asked.document_length)
+    model = with_lengths_of_index(model, index, asked.query_length, length or asked.document_length)
     folder, label = index.layer(layer), model.label(absolute(corpus))
     form, imported = asked.store or "f16", manifest.IMPORTED
     plan = manifest.StorePlan(name, layer, vectors.width, label, form, SHARD_ROWS, imported)
@@ -193,10 +195,11 @@ def _without_model(request: ImportRequest, source: _Source) -> tuple[Model, Floa
     fingerprint = json_sha256([request.name or digest, similarity, rotates])
     if before:
         backbone, fingerprint = before.backbone, before.fingerprint
+    whole = before.document_length if before else WHOLE
     card = ModelCard(
         backbone=backbone, variant=GIVEN, layers=1, width=width,
         cuts=cuts, documents="last", pooling="mean", similarity=similarity, temperature=1.0,
-        revision=digest, fingerprint=fingerprint,
+        revision=digest, fingerprint=fingerprint, document_length=request.document_length or whole,
         rotation=hashlib.sha256(rotation.tobytes()).hexdigest() if rotates else "",
     )  # fmt: skip
     return Model(card.backbone, ModelFolder(request.vectors), card), rotation if rotates else None

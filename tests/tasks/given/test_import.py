@@ -1,5 +1,6 @@
 """Imports of vectors without a model: once, whole, and never mixed with others."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.requests import ImportRequest
 from m2dr.index.store import open_store
+from m2dr.model.words import WordTable
 from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
 
 
@@ -30,6 +32,24 @@ def test_prefixes_are_rotated_where_that_makes_them_search(world: Given) -> None
     shutil.rmtree(home)
     again = open_store(world.load() / "layer-01").rows(range(40))
     np.testing.assert_array_equal(again, stored)  # their prefixes search as they are
+
+
+def test_words_are_those_of_whole_texts(world: Given, here: Path) -> None:
+    path = here / "corpus" / "corpus.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["text"] = f"{'filler ' * 600}{row['text']} word{number}"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    home = world.load(name="whole")
+    cut = world.load(name="cut", document_length=64)
+    again = world.load(name="cut", dims=(8,))
+
+    words, few = WordTable.open(home / "exits"), WordTable.open(cut / "exits")
+    assert again == cut
+    assert "word7" in words.rows
+    assert "word7" not in few.rows
+    assert few.limit == 96
 
 
 def test_a_further_dim_is_of_the_vectors_where_a_corpus_has_no_others(world: Given) -> None:
