@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -31,12 +31,13 @@ from m2dr.data.tables import is_table, name_of
 from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.folder import IndexFolder
-from m2dr.index.manifest import IMPORTED, StoreManifest
+from m2dr.index.manifest import StoreManifest
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 from m2dr.maps.files import Maps
 from m2dr.tasks.models import newest_model
 
 CHANGED = "changed-corpus.jsonl"  # beside a corpus.jsonl, which it replaces once it is encoded
+_SYNC = "m2dr index corpus encodes what has changed"
 WRITTEN = ".written-by-m2dr"  # beside a corpus.jsonl that m2dr wrote; no other is ever changed
 
 
@@ -191,8 +192,7 @@ def check_documents(dataset: Dataset, index: IndexFolder) -> None:
     finish_change(dataset, index)
     if dataset.files and not CorpusDigest.of(dataset).is_of(index.record()):
         file = dataset.files[0]
-        remedy = "m2dr index corpus encodes what has changed"
-        raise UserError(f"{index} holds other documents than {file}: {remedy}.")
+        raise UserError(f"{index} holds other documents than {file}: {_SYNC}.")
 
 
 def open_bm25(
@@ -223,9 +223,7 @@ def open_bm25(
     digest = json_sha256([manifest.docids, manifest.texts])
     if bm25 is None or (bm25.digest, bm25.language) != (digest, language):
         dataset = read()
-        documents: Iterable[Document] = dataset.documents()
-        if manifest.runtime == IMPORTED:  # in an order of their own
-            documents = map(dataset.document, store.docids)
+        documents = read_documents(dataset, range(store.documents), store)
         with progress("Indexing words for BM25", store.documents, "documents") as advance:
             bm25 = Bm25.of(documents, advance, language, digest)
         if bm25.docids.data != store.docids.data:
@@ -286,9 +284,36 @@ def _digest_file(dataset: Dataset) -> Path:
     return cache_folder() / "corpora" / f"{key}.json"
 
 
-def read_texts(dataset: Dataset, rows: NDArray[np.int64]) -> Iterator[str]:
-    """Yield the texts of documents by row, in one pass over the corpus."""
+def read_documents(
+    dataset: Dataset, rows: Sequence[int], store: Store | None = None
+) -> Iterator[Document]:
+    """Yield documents by row, in one pass over the corpus.
+
+    Args:
+        dataset: the corpus; its documents are found by id for a store that knows no texts.
+        rows: increasing.
+        store: of these documents.
+
+    Raises:
+        UserError: a document is missing, or is not the one whose vector the store has.
+    """
+    digests = store.digests().tobytes() if store and store.manifest.knows_texts else b""
     documents, start = dataset.documents(), 0
-    for row in rows.tolist():
-        yield next(islice(documents, row - start, None)).content
-        start = row + 1
+    for row in rows:
+        if store and not digests:
+            document: Document | None = dataset.document(store.docids[row])
+        else:
+            document, start = next(islice(documents, row - start, None), None), row + 1
+        place = DIGEST_BYTES * row
+        if document is None or (
+            digests and text_digests([document.content]) != digests[place : place + DIGEST_BYTES]
+        ):
+            raise UserError(f"{dataset.name} has changed since it was encoded; {_SYNC}.")
+        yield document
+
+
+def read_texts(
+    dataset: Dataset, rows: NDArray[np.int64], store: Store | None = None
+) -> Iterator[str]:
+    """Yield the texts of documents; arguments and errors as `read_documents`."""
+    return (document.content for document in read_documents(dataset, rows.tolist(), store))

@@ -379,6 +379,34 @@ def test_words_follow_the_documents_of_the_index_not_those_of_the_corpus_by_now(
     assert not maps_of(request).is_old()
 
 
+@pytest.mark.parametrize("step", ["fit_lacking", "open_bm25"])
+@pytest.mark.parametrize("keep", [150, 90])
+def test_a_corpus_that_changes_while_it_is_indexed_is_refused_until_the_next_run(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, step: str, keep: int
+) -> None:
+    request = ask()
+    path, reached = Path(request.corpus) / "corpus.jsonl", getattr(steps, step)
+
+    def changed(*args: object, **options: object) -> object:
+        lines = path.read_text().splitlines(keepends=True)[:keep]
+        path.write_text("".join(line.replace("list", "unseen") for line in lines))
+        return reached(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, step, changed)
+        with pytest.raises(UserError, match="changed since it was encoded; m2dr index corpus"):
+            index_corpus(request)
+
+    index_corpus(request)
+    index_corpus(again := ask("again"))
+    folders = folder_of(request), folder_of(again)
+    one, other = (WordTable.open(folder) for folder in folders)
+    assert one.rows == other.rows
+    np.testing.assert_allclose(one.table, other.table, atol=1e-2)
+    one_bm25, other_bm25 = (folder.with_name("bm25.safetensors") for folder in folders)
+    assert one_bm25.read_bytes() == other_bm25.read_bytes()
+
+
 def test_words_follow_the_vectors_of_the_last_layer_whichever_is_asked_for(long: Ask) -> None:
     first, whole = (long(root, queries=None, layers=(1, 4)) for root in ("first", "whole"))
     index_corpus(first)

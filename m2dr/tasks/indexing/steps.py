@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +51,10 @@ from m2dr.model.exits import FittedExits, write_exits
 from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.words import WordTable, unit_rows
-from m2dr.tasks.corpus import open_bm25, read_texts
+from m2dr.tasks.corpus import open_bm25, read_documents, read_texts
 from m2dr.tasks.encoder import Encoder as QueryModel
 from m2dr.tasks.indexing.certificate import MOST_SPANS, bridge_told, measure_bridge
-from m2dr.tasks.indexing.encode import EncodingJob, ShardReader, link
+from m2dr.tasks.indexing.encode import EncodingJob, link
 from m2dr.tasks.vectors import query_vectors
 
 
@@ -192,7 +193,7 @@ def _bridge(target: Target) -> None:
     encoder = QueryModel(target.query_model, device=job.device, dtype=job.dtype)
     rows = map_files.sampled_rows(store.documents)
     ours, none = _vectors_of(store, rows), np.zeros((len(rows), 0), np.float32)
-    theirs = encoder.encode_documents(read_texts(dataset, rows), show_progress_bar=True)
+    theirs = encoder.encode_documents(read_texts(dataset, rows, store), show_progress_bar=True)
     folder = maps.folder
     with lock_folder(folder), _replacing(folder, EXITS, map_files.SPANS_FILE) as new:
         record, words = maps.record, WordTable.open(folder)
@@ -206,7 +207,7 @@ def _bridge(target: Target) -> None:
         judges = judges[map_files.sampled_rows(len(judges), MOST_SPANS)]
         worth = None
         if judges.size:
-            texts = list(read_texts(dataset, rows[judges]))
+            texts = list(read_texts(dataset, rows[judges], store))
             worth = measure_bridge(encoder, words, texts, ours, theirs)
         words.write(new)
         _write_record(replace(record, bridge=worth), new)
@@ -242,7 +243,7 @@ def _fit(target: Target) -> None:
         drop_exits(encoder)
         states = _states(job, dataset, store, folder, loaded)
         sampled = map_files.sampled_rows(store.documents)
-        texts = list(read_texts(dataset, sampled))
+        texts = list(read_texts(dataset, sampled, store))
         read = with_spans(loaded, texts, states, store.documents, queries)
         short = ShortFile.packed(
             (*read.spans, *queries),
@@ -299,7 +300,7 @@ def _words(
     rows = map_files.sampled_rows(store.documents, map_files.MOST_WORD_TEXTS)
     if len(rows) < store.documents:
         say(f"Fitting words to {len(rows):,} of {store.documents:,} documents, evenly spread")
-    length, texts = store.manifest.label.document_length, read_texts(dataset, rows)
+    length, texts = store.manifest.label.document_length, read_texts(dataset, rows, store)
     words, targets = word_rows(texts, len(rows), length, language), short.vectors.astype(np.float32)
     beside = spans_and_log(short.texts, targets, len(short.digests), store.documents, query_weight)
     return words_towards(words, _vectors_of(store, rows), beside, (store.manifest.corpus,))
@@ -375,24 +376,22 @@ def _states(
     encoder: TextEncoder[DualEncoder],
 ) -> NDArray[np.float32]:
     """Return the states of the documents of the fit, in the order of the corpus."""
-    reader, files = ShardReader(dataset, job.shard_rows), []
     runner: TextEncoder[BatchEncoder] | None = encoder if job.runtime == "torch" else None
-    total = len(map_files.sampled_rows(store.documents))
-    with progress("Reading states", total, "documents") as advance:
-        for number, shard in enumerate(store.manifest.shards):
-            chosen = job.sampled(number)
-            if not chosen.size:
-                continue
-            file = map_files.StateFile.read(folder, number, shard.texts, job.encoding)
-            if file is None:
-                documents = reader.read(number)
-                contents = [documents[position].content for position in chosen]
-                if runner is None:
-                    require_runtime(job.runtime)
-                    runner = job.source.open(job.runtime)
-                states = runner.states(contents, "document")
-                file = map_files.StateFile(shard.texts, job.encoding, states)
-                file.write(folder, number)
-            files.append(file)
-            advance(len(chosen))
-    return np.concatenate([file.states for file in files])
+    files: dict[int, map_files.StateFile | None] = {}
+    for number, shard in enumerate(store.manifest.shards):
+        if job.sampled(number).size:
+            files[number] = map_files.StateFile.read(folder, number, shard.texts, job.encoding)
+    lacking = {number: job.sampled(number) for number, file in files.items() if file is None}
+    rows = [number * job.shard_rows + at for number, own in lacking.items() for at in own.tolist()]
+    texts = (document.content for document in read_documents(dataset, rows, store))
+    with progress("Reading states", len(rows), "documents") as advance:
+        for number, own in lacking.items():
+            if runner is None:
+                require_runtime(job.runtime)
+                runner = job.source.open(job.runtime)
+            states = runner.states(list(islice(texts, len(own))), "document")
+            file = map_files.StateFile(store.manifest.shards[number].texts, job.encoding, states)
+            file.write(folder, number)
+            files[number] = file
+            advance(len(own))
+    return np.concatenate([file.states for file in files.values() if file])
