@@ -22,6 +22,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import absolute_path
 from m2dr.core.progress import say_once
 from m2dr.core.records import as_utf8
+from m2dr.data.notes import read_note
 from m2dr.data.roles import DOCUMENT, Roles, say_unread
 from m2dr.data.text_files import (
     LINE,
@@ -63,7 +64,6 @@ _RATED = re.compile("score|label|relevan", re.IGNORECASE)  # columns whose lists
 # Columns of which a dict of one row has a text each, and a dict of rows by id has none.
 _OF_ONE = ("text", "query", "_id", "id", "docid")
 _PAGES = {"README", "LICENSE", "LICENCE", "CHANGELOG", "CITATION"}
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 
 
 # Values of a row; each function raises ValueError, to which `parsed` adds the file and the row.
@@ -497,17 +497,19 @@ def unread_files(path: Path) -> tuple[Path, ...]:
 
 
 def _of_notes(folder: Path, _: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
-    """Yield a row per note: its path below the folder is its id, its first heading its title."""
-    import pyarrow as pa
-
+    """Yield a row per note, as a line: its path below the folder is its id."""
+    left = dict[str, str]()  # keys of front matter, each with a note that has it
     for path in _notes(folder):
-        text = path.read_text("utf-8-sig", "replace")
-        heading = _HEADING.search(text) if path.suffix.lower() == ".md" else None
-        title = heading[1] if heading else ""
-        if heading:
-            text = text[: heading.start()] + text[heading.end() :]
+        text, markdown = content(path).replace("\r\n", "\n"), path.suffix.lower() == ".md"
+        row, keys = read_note(text) if markdown else ({"text": text.strip()}, [])
+        left = dict.fromkeys(keys, path.name) | left
         name = _SPACE.sub("_", path.relative_to(folder).as_posix())  # ids hold no white space
-        yield pa.record_batch([[name], [title], [text.strip()]], ["_id", "title", "text"])
+        yield _of_lines([{"_id": name} | row])
+    if left:
+        say_once(
+            f"{folder}: in front matter, such as that of {next(iter(left.values()))}, m2dr does "
+            f"not read the values of {', '.join(sorted(left))}, and leaves them in the text."
+        )
 
 
 def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
@@ -544,13 +546,16 @@ def _is_row(line: str) -> bool:
 
 def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of a JSON array, or of an object of rows by id or by column, as lines."""
+    data = decoded(content(path))
+    answer = isinstance(data, dict) and data.get("object") == "list"  # of an API, over lines
+    yield _of_lines([data] if answer else rows_of(data))
+
+
+def _of_lines(rows: Iterable[Row]) -> "pa.RecordBatch":
     import msgspec
     import pyarrow as pa
 
-    data = decoded(content(path))
-    answer = isinstance(data, dict) and data.get("object") == "list"  # of an API, over lines
-    rows = [data] if answer else rows_of(data)
-    yield pa.record_batch([text_column([msgspec.json.encode(row) for row in rows])], [LINE])
+    return pa.record_batch([text_column([msgspec.json.encode(row) for row in rows])], [LINE])
 
 
 def _of_arrow(path: Path) -> "Iterator[pa.RecordBatch]":

@@ -1,14 +1,15 @@
 """Text files: bytes that may be compressed, lines, cells between delimiters, and JSON.
 
 What compresses a file is read from its first bytes, whatever its name says; a byte-order mark is
-no text.
+no text, and says whether a file is in UTF-16 or UTF-32. Any other is in UTF-8.
 """
 
+import codecs
 import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 LINE = "\0line"  # the column of a file without columns
 _BLOCK = 2**24  # bytes of cells parsed at once; no row may be longer
 _LINES = 2**22  # bytes of lines read at once
-_MARK = b"\xef\xbb\xbf"  # of the byte order, in UTF-8
+_MARK = codecs.BOM_UTF8
+# By their marks, of which that of UTF-32 begins with the one of UTF-16.
+_WIDE = {
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"
+}  # fmt: skip
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
 
 
@@ -40,26 +45,38 @@ def reading(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
+    except (pa.ArrowException, OSError, msgspec.DecodeError, UnicodeError) as error:
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error).splitlines()[0]
         raise UserError(f"{path} cannot be read: {reason.rstrip('.')}.") from None
 
 
 def open_decompressed(path: Path) -> "pa.NativeFile":
-    """Open the bytes of a file, decompressed."""
+    """Open the bytes of a file, decompressed, and in UTF-8 where a mark names another encoding."""
     import pyarrow as pa
 
     with path.open("rb") as file:
         start = file.read(4)
     kinds = [kind for first, kind in _COMPRESSED.items() if start.startswith(first)]
-    return pa.input_stream(str(path), compression=kinds[0] if kinds else None)
+    opened = partial(pa.input_stream, str(path), compression=kinds[0] if kinds else None)
+    with opened() as file:
+        start = bytes(file.read(4))
+    wide = [name for mark, name in _WIDE.items() if start.startswith(mark)]
+    return pa.transcoding_input_stream(opened(), wide[0], "utf-8") if wide else opened()
 
 
-def content(path: Path) -> bytes:
-    """Return all bytes of a file, decompressed."""
-    with open_decompressed(path) as file:
-        return bytes(file.read()).removeprefix(_MARK)
+def content(path: Path) -> str:
+    """Return the text of a file, decompressed.
+
+    Raises:
+        UserError: it cannot be read, or is not in UTF-8.
+    """
+    with reading(path), open_decompressed(path) as file:
+        found = bytes(file.read()).removeprefix(_MARK)
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        raise _no_text(path) from None
 
 
 def first_line(path: Path) -> str:
@@ -73,15 +90,12 @@ def lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
     """Yield the lines of a file as one column; `blank` says whether empty ones are lines too."""
     import pyarrow as pa
 
-    count = 0
     for block in _blocks(path):
         found = [line for line in block.splitlines() if line or blank]
         try:
             column = text_column(found)
         except pa.ArrowInvalid:
-            number = next(n for n, line in enumerate(found, count + 1) if not _is_text(line))
-            raise UserError(f"{path}, row {number} is no text in UTF-8.") from None
-        count += len(found)
+            raise _no_text(path) from None
         yield pa.record_batch([column], [LINE])
 
 
@@ -134,6 +148,8 @@ def cells(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.Reco
                 csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
             )
     except pa.ArrowInvalid as error:
+        if "invalid UTF8" in str(error):
+            raise _no_text(path) from None
         if "Empty CSV file" not in str(error):
             raise
 
@@ -175,11 +191,17 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield rest
 
 
-def _is_text(line: bytes) -> bool:
-    try:
-        return bool(line.decode() or True)
-    except UnicodeDecodeError:
-        return False
+def _no_text(path: Path) -> UserError:
+    """Return an error that names the first byte of a file that is not in UTF-8."""
+    line = 1
+    for block in _blocks(path):
+        try:
+            block.decode()
+        except UnicodeDecodeError as error:
+            line, byte = line + block.count(b"\n", 0, error.start), block[error.start]
+            return UserError(f"{path}, line {line}: the byte 0x{byte:02x} is no UTF-8; convert it.")
+        line += block.count(b"\n")
+    return UserError(f"{path} is not in UTF-8; convert it.")
 
 
 @lru_cache(maxsize=64)  # a file is opened several times, and its first row wanted alone
