@@ -171,7 +171,7 @@ def fit(
 @show_fields(PretrainSettings)
 @missing_told()
 def pretrain(
-    corpus: NameOrPath | None = None,
+    corpus: object = None,
     *,
     out: NameOrPath | None = None,
     config: NameOrPath | None = None,
@@ -187,7 +187,7 @@ def pretrain(
     from m2dr.tasks.training.pretrain import pretrain as task
     from m2dr.tasks.training.run_folder import read_training
 
-    settings["corpus"] = corpus
+    settings["corpus"] = _corpus(corpus)
     request, folder = read_training(
         PretrainSettings, PRETRAINED, config, (), settings, out, resume, overwrite
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import SentencePair
 from m2dr.data import tables
-from m2dr.data.roles import GROUP, LABELLED, SENTENCE, say_unread
+from m2dr.data.roles import DOCUMENT, GROUP, LABELLED, SENTENCE, say_unread
 
 SUFFIXES = (*tables.TEXT, ".txt", *tables.ARROW)
 NLI_LABELS = {"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}  # as scores
@@ -57,12 +57,16 @@ class LabelledTexts:
     test: tuple[LabelledText, ...]
 
 
-def recognises_sentences(name: str) -> bool:
+def recognises_sentences(name: str, documents: bool = False) -> bool:
     """Return whether a name is of a file of sentences, by its suffix and first line.
 
     Of several files joined by commas, one is enough.
+
+    Args:
+        name: of the files.
+        documents: whether rows of a text that name no split are documents, and no sentences.
     """
-    return any(map(_has_sentences, paths_of(name)))
+    return any(_has_sentences(path, documents) for path in paths_of(name))
 
 
 def is_plain_text(path: Path) -> bool:
@@ -324,7 +328,7 @@ def _columns(path: Path) -> list[str]:
     return [name.lower() for name in tables.columns_of(path)]
 
 
-def _has_sentences(path: Path) -> bool:
+def _has_sentences(path: Path, documents: bool) -> bool:
     if not (tables.is_table(path) or (tables.suffix_of(path) == ".txt" and path.is_file())):
         return False
     try:
@@ -332,6 +336,8 @@ def _has_sentences(path: Path) -> bool:
     except UserError:
         return False  # malformed, which whoever opens it is told
     pair = _pair_columns(columns)
+    if documents and DOCUMENT.has(columns, "text") and not SENTENCE.has(columns, "split"):
+        return pair is not None or is_plain_text(path)
     # In a row of a query, `text` is no sentence of its own.
     return pair is not None or (SENTENCE.has(columns, "text") and not GROUP.has(columns, "query"))
 

@@ -1,5 +1,6 @@
 """m2dr fit: the full model stays what it was, and every layer below gets an exit."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,12 @@ from commands import done, refused
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from world import WORDS, make_model
+from world import WORDS, make_model, write_beir
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import ModelCard
 from m2dr.core.settings import FitSettings, TrainSettings
+from m2dr.data.memory import name_of_data
 from m2dr.model import checkpoint, hub
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import open_model, read_card
@@ -134,6 +136,36 @@ def test_what_cannot_be_a_backbone_is_refused(
         words = ["--backbone", tmp_path / backbone, "--corpus", tiny_corpus, "--device", "cpu"]
         assert sentence in refused(verb, *words, "--out", model, "--overwrite")
     assert (model / "m2dr.json").read_bytes() == before
+
+
+def test_texts_of_a_file_of_documents_are_those_of_its_beir_folder(tmp_path: Path) -> None:
+    rows = [
+        {"_id": "1", "title": "A list", "text": "of numbers", "year": 1999},
+        {"_id": "2", "title": "Path", "text": ""},
+        {"_id": "3", "text": "open the file"},
+    ]
+    write_beir(tmp_path / "beir", rows, {"q": "path"}, test=[("q", "2", 1)])
+    (tmp_path / "docs.jsonl").write_text((tmp_path / "beir" / "corpus.jsonl").read_text())
+
+    for name in (str(tmp_path / "docs.jsonl"), name_of_data(rows)):
+        found = fit_texts(name, 10, 0)
+        assert found.texts == fit_texts(str(tmp_path / "beir"), 10, 0).texts
+    assert {text for _, text in found.texts} == {"A list of numbers", "Path", "open the file"}
+
+
+def test_rows_of_a_split_that_is_no_training_are_not_fitted(tmp_path: Path) -> None:
+    rows = [{"text": "a list", "split": "train"}, {"text": "a path", "split": "test"}]
+    (tmp_path / "split.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    assert fit_texts(str(tmp_path / "split.jsonl"), 10, 0).texts == [("document", "a list")]
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_file_without_a_text_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text(text)
+
+    with pytest.raises(UserError, match="empty.txt holds no text to fit"):
+        fit_texts(str(tmp_path / "empty.txt"), 10, 0)
 
 
 # Fits in a training

@@ -127,6 +127,8 @@ def fit_texts(corpora: str, most: int, seed: int, split: str = QUERY_SPLIT) -> F
         name, found = _sources_of(number, word, split)
         names.append(name)
         sources += [source for source in found if source.count]
+    if not sources:
+        raise UserError(f"{corpora} holds no text to fit.")
     draw = np.random.default_rng(seed)
     shares = _shares(sources, most)
     rows = [
@@ -138,10 +140,10 @@ def fit_texts(corpora: str, most: int, seed: int, split: str = QUERY_SPLIT) -> F
 
 
 def _sources_of(number: int, word: str, split: str) -> tuple[str, list[_Source]]:
-    if recognises_sentences(word) and is_plain_text(path := Path(word)):
+    if is_plain_text(path := Path(word)):
         lines = DistinctLines(path)  # a file of any length: none of its texts is kept
         return name_of(path), [_Source(number, "document", len(lines), lines.__getitem__)]
-    if recognises_sentences(word):
+    if recognises_sentences(word, documents=True):
         sentences = open_sentences(word)
         texts = distinct_sentences(sentences.pairs)[0]
         return sentences.name, [_Source(number, "document", len(texts), texts.__getitem__)]

@@ -98,7 +98,7 @@ def prepare_pretraining(
     backbone = open_backbone(settings, folder)
     device = choose_training_device(settings.device)
     read: Callable[[int], str]
-    if recognises_sentences(settings.corpus):
+    if recognises_sentences(settings.corpus, documents=True):
         texts = distinct_sentences(open_sentences(settings.corpus).pairs)[0]
         count, read, digest = len(texts), texts.__getitem__, json_sha256(texts)
     else:
