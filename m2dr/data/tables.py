@@ -285,6 +285,8 @@ def row_of(item: Any) -> Row:  # of any form
     """
     if isinstance(item, str):
         return {"text": item}
+    if isinstance(item, list) and _is_numbers(item):
+        return {"vector": item}
     texts = getattr(item, "texts", item)  # of InputExample
     if isinstance(texts, list | tuple) and not hasattr(texts, "_fields"):
         row = _of_texts(texts)
@@ -303,6 +305,11 @@ def row_of(item: Any) -> Row:  # of any form
     # What is missing is NaN, or NaT, in records of pandas.
     odd = {key: value for key, value in item.items() if isinstance(value, float | date)}
     return {key: value for key, value in item.items() if key not in odd or value == value}
+
+
+def _is_numbers(item: Any) -> bool:  # of a vector, or of a list of vectors
+    first = item[0] if isinstance(item, list) and item else item
+    return _is_numbers(first) if first is not item else type(item) in (int, float)
 
 
 def _of_texts(item: Sequence[Any]) -> Row:
@@ -547,7 +554,10 @@ def _is_row(line: str) -> bool:
 def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of a JSON array, or of an object of rows by id or by column, as lines."""
     data = decoded(content(path))
-    answer = isinstance(data, dict) and data.get("object") == "list"  # of an API, over lines
+    answer = isinstance(data, dict) and (  # of an API, over lines
+        data.get("object") == "list"
+        or (isinstance(data.get("embeddings"), list | dict) and _of_columns(data) is data)
+    )
     yield _of_lines([data] if answer else rows_of(data))
 
 

@@ -147,9 +147,16 @@ def _table(path: Path) -> tuple[Floats, Sequence[str] | None]:
 
     def add(row: Row) -> None:
         nonlocal width
-        found, count = vectors_of_row(row), len(flat) // (width or 1)
         # An answer of an API may have an id of its own.
-        name = None if row.get("object") == "list" else VECTOR.of(row)[0].get("id")
+        is_answer = row.get("object") == "list" or isinstance(row.get("texts"), list)
+        name = None if is_answer else VECTOR.of(row)[0].get("id")
+        try:
+            found, count = vectors_of_row(row), len(flat) // (width or 1)
+        except ValueError:
+            if not (told := _refusal(row)):
+                raise
+            whose = "it" if name is None else repr(name)
+            raise ValueError(f"{whose} has no vector; the API says {told!r:.300}") from None
         if name is not None and len(found) > 1:
             raise ValueError(f"it holds {len(found)} vectors, and has one id")
         if (name is None) == bool(names) and flat:
@@ -185,8 +192,8 @@ def vectors_of_row(row: Row) -> list[tuple[int | None, Float32]]:
     Each stands behind its number among the texts that were asked for, where the row has such.
 
     Raises:
-        ValueError: there is none, or there are several without such numbers or side by side; or
-            one is not of numbers.
+        ValueError: there is none, or there are several side by side or of one such number; or one
+            is not of numbers.
 
     >>> vectors_of_row({"response": {"body": {"data": [{"embedding": "AACAPwAAAEA="}]}}})
     [(None, array([1., 2.], dtype=float32))]
@@ -199,13 +206,25 @@ def vectors_of_row(row: Row) -> list[tuple[int | None, Float32]]:
             value = value[_vector_column(dict(value))]
         elif len(value) == 1:
             value = value[0]
-        elif all(isinstance(each, Mapping) and "index" in each for each in value):
-            return [pair for each in value for pair in vectors_of_row(each)]
+        elif index is not None:
+            raise ValueError(f"it holds {len(value)} vectors, and has one index")
         else:
-            raise ValueError(f"it holds {len(value)} vectors, and a row has one")
+            name = VECTOR["vector"][0]
+            return [pair for each in value for pair in vectors_of_row({name: each})]
     if index is not None and (not isinstance(index, int) or index < 0):
         raise ValueError(f"its index is {index!r:.100}, and not a number from 0")
     return [(index, _vector(value))]
+
+
+def _refusal(row: Row) -> str:
+    """Return what an API says in place of a vector, as a line of a batch holds it; or nothing."""
+    value: Any = row
+    for name in ("response", "body", ""):
+        error = value.get("error") if isinstance(value, Mapping) else None
+        if error:
+            return str(error.get("message", error) if isinstance(error, Mapping) else error)
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return ""
 
 
 def _vector_column(row: Row) -> str:

@@ -94,7 +94,7 @@ def test_a_line_of_megabytes_is_a_row_among_others(kind: str, tmp_path: Path) ->
     ("name", "data", "reason"),
     [
         ("a.jsonl", b'{"id": "1"}\n{\n', "a.jsonl, row 2 is not JSON"),
-        ("a.jsonl", b'{"id": "1"}\n[1]\n', "row 2: it is \\[1\\], which has no columns"),
+        ("a.jsonl", b'{"id": "1"}\n[true]\n', "row 2: it is \\[True\\], which has no columns"),
         ("a.tsv", b"id\ttext\n1\tx\n2\n", "a.tsv .*Row #3: Expected 2 columns, got 1"),
         ("a.csv", b'id,text\n1,"x\n2,y\n', r"a\.csv has a cell whose quotation mark"),
         (

@@ -161,9 +161,13 @@ def test_a_vector_that_is_not_finite_is_named(tmp_path: Path, matrix: Floats, ba
         ([{"index": 0, "vector": [1]}, {"index": 2, "vector": [2]}], "2 with an index up to 2"),
         ([{"index": 0, "vector": [1]}, {"vector": [2]}], "has 2 vectors, and 1 with an index"),
         ([{"index": "a", "vector": [1]}], "row 1: its index is 'a'"),
+        ([{"index": 0, "embedding": [[1], [2]]}], "it holds 2 vectors, and has one index"),
+        ([{"custom_id": "d2", "response": {"status_code": 400, "body": {"error": {"message": "too long"}}}}], "row 1: 'd2' has no vector; the API says 'too long'"),
+        ([{"custom_id": "d2", "response": None, "error": {"code": "expired"}}], "row 1: 'd2' .* 'expired'"),
+        ([{"error": "no such model"}], "row 1: it has no vector; the API says 'no such model'"),
         ([], "holds float32 of shape"),
     ],
-)
+)  # fmt: skip
 def test_a_malformed_row_is_named(tmp_path: Path, rows: list[dict[str, Any]], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         open_vectors(_jsonl(tmp_path / "v.jsonl", rows))
@@ -198,6 +202,35 @@ def test_vectors_of_an_answer_belong_to_the_texts_of_their_index(tmp_path: Path,
     vectors = open_vectors(tmp_path / name)
 
     np.testing.assert_array_equal(vectors.finite(np.arange(5)), np.eye(4)[[0, 1, 2, 0, 1]])
+
+
+IN_ORDER: dict[str, Callable[[Any], Any]] = {
+    "Ollama": lambda vectors: {"model": "m", "embeddings": vectors},
+    "Gemini": lambda vectors: {"embeddings": [{"values": vector} for vector in vectors]},
+    "Cohere v1": lambda vectors: {"id": "x", "texts": ["t"] * len(vectors), "embeddings": vectors},
+    "Cohere v2": lambda vectors: {
+        "id": "x", "embeddings": {"float": vectors}, "texts": ["t"] * len(vectors)
+    },
+    "TEI": list,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("form", IN_ORDER)
+def test_vectors_of_answers_without_an_index_are_taken_in_order(
+    tmp_path: Path, form: str, indent: int | None
+) -> None:
+    make = IN_ORDER[form]
+    several = [make(np.eye(4)[rows].tolist()) for rows in ([2, 0, 1], [3])]
+    (tmp_path / "one.json").write_text(json.dumps(several[0], indent=indent))
+    (tmp_path / "list.json").write_text(json.dumps(several, indent=indent))
+
+    for path in (_jsonl(tmp_path / "v.jsonl", several), tmp_path / "list.json"):
+        vectors = open_vectors(path)
+        assert vectors.ids is None
+        np.testing.assert_array_equal(vectors.finite(np.arange(4)), np.eye(4)[[2, 0, 1, 3]])
+    one = open_vectors(tmp_path / "one.json")
+    np.testing.assert_array_equal(one.finite(np.arange(3)), np.eye(4)[[2, 0, 1]])
 
 
 @pytest.mark.parametrize("indent", [None, 1])
