@@ -110,8 +110,8 @@ class Server:
             self.process.wait(60)
 
 
-def send(url: str, data: bytes | None, headers: Mapping[str, str]) -> Reply:
-    request = urllib.request.Request(url, data, dict(headers))
+def send(url: str, data: bytes | None, headers: Mapping[str, str], method: str = "") -> Reply:
+    request = urllib.request.Request(url, data, dict(headers), method=method or None)
     try:
         with urllib.request.urlopen(request, timeout=60) as found:
             return Reply(found.status, found.read(), dict(found.headers.items()))

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field as DataclassField
 from dataclasses import fields
 from math import isinf
@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from m2dr.core import VERSION
 from m2dr.core.errors import UserError, sentence_of
@@ -93,12 +94,16 @@ class EmbeddingsBody(BaseModel):
     input: str | Inputs = Field(
         description="A text, or several. Long ones are cut; token ids are refused."
     )
-    model: str = Field(description="Name of an index or of its model, as `GET /models` has them.")
-    dimensions: Dim | None = None
+    model: str | None = Field(
+        None,
+        description="Name of an index or of its model, as `GET /models` has them. Default: the "
+        "first.",
+    )
+    dimensions: Dim | Annotated[str, Field(pattern=r"^[1-9][0-9]{0,8}$")] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     layer: Layer | None = None
     side: Side | None = Field(None, description="Default: document.")
-    user: str | None = None
+    user: Any = Field(None, description="Is not read.")
 
 
 class HitAnswer(BaseModel):
@@ -254,6 +259,7 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
 
     app = FastAPI(
         title="m2dr serve", version=VERSION, responses=_ERRORS, docs_url=None, redoc_url=None,
+        redirect_slashes=False,
         description="Search an index at any layer and dim, and embed texts.",
     )  # fmt: skip
     guarded: Any = {"dependencies": [Depends(check)] if token else []}
@@ -274,7 +280,8 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         """Return vectors as OpenAI's API does."""
         return await service.embeddings(
             [body.input] if isinstance(body.input, str) else body.input, body.model,
-            body.side or "document", body.layer, body.dimensions, body.encoding_format == "base64",
+            body.side or "document", body.layer, int(body.dimensions) if body.dimensions else None,
+            body.encoding_format == "base64",
         )  # fmt: skip
 
     @app.get("/models", response_model=ModelsAnswer, **answered)
@@ -310,11 +317,11 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         Exception,
     ):
         app.add_exception_handler(kind, _refused)
-    app.add_middleware(_Limits, request=request, meters=service.meters)
+    hosts = ["*"]
     if request.host in LOOPBACK and not token:
         # Else a page of the web could point its own name at this machine and read what is here.
         hosts = ["localhost", "*.localhost", "127.0.0.1", "[::1]", "::1", *request.allow_hosts]
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    app.add_middleware(_Limits, request=request, meters=service.meters, hosts=hosts)
     return app
 
 
@@ -353,6 +360,8 @@ def _sentence(kind: str, param: str, message: str) -> str:
         return "The body is not JSON."
     if not param:
         return "Send a JSON object as application/json."
+    if kind == "string_type" and param.startswith("input."):
+        return f"{param} should be a text; token ids are not taken."
     told = {"missing": f"{param} is missing.", "extra_forbidden": f"There is no field {param}."}
     return told.get(kind) or f"{message.replace('Input', param).replace('List', param)}."
 
@@ -369,19 +378,66 @@ def _error(
     return JSONResponse(told.model_dump(), status, headers)
 
 
-class _Limits:
-    """Limits the bytes and the seconds of a request, counts it and writes it to the log."""
+class _Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # h11's, or httptools'
+    """A connection that is closed when the headers of a request have not come in time."""
 
-    def __init__(self, app: ASGIApp, request: ServeRequest, meters: Meters) -> None:
+    seconds = 30.0
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._await_headers()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._closing:
+            self._closing.cancel()
+
+    def _await_headers(self) -> None:
+        if self._closing:
+            self._closing.cancel()
+        self._closing = self.loop.call_later(self.seconds, self._close, self.cycle)
+
+    def _close(self, before: Any) -> None:
+        if self.cycle is before and (before is None or before.response_complete):
+            self.transport.close()
+
+
+async def _host_is_known(*_: object) -> None:
+    """Do nothing, where the check of the Host would call a server."""
+
+
+async def _refuse_host(_: Message) -> None:
+    told = "The Host of the request is no name of this server; --allow-host NAME adds one."
+    raise Refused(400, told)
+
+
+class _Limits:
+    """Limits the bytes and the seconds of a request, counts it and writes it to the log.
+
+    A request for the headers alone (HEAD) is that for all, of which the connection sends these; a
+    slash at the end of a path is none.
+    """
+
+    def __init__(
+        self, app: ASGIApp, request: ServeRequest, meters: Meters, hosts: Sequence[str]
+    ) -> None:
         self.app, self.most, self.seconds, self.meters = (
             app, request.max_body, request.timeout, meters
         )  # fmt: skip
+        self.check_host = TrustedHostMiddleware(_host_is_known, hosts, www_redirect=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun, status, size = time.perf_counter(), 500, 0
+        begun, status, size, method = time.perf_counter(), 500, 0, scope["method"]
+        path = scope["path"].rstrip("/") or "/"
+        scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": path}
 
         async def read() -> Message:
             nonlocal size
@@ -398,10 +454,13 @@ class _Limits:
 
         try:
             async with asyncio.timeout(self.seconds):
+                await self.check_host(scope, receive, _refuse_host)
                 await self.app(scope, read, write)
         except TimeoutError:
             told = f"The answer took more than {self.seconds:g} s."
             await _error(504, told)(scope, receive, write)
+        except Refused as error:
+            await _error(error.status, error.message)(scope, receive, write)
         finally:
             spent = time.perf_counter() - begun
             route = scope.get("route")
@@ -409,7 +468,7 @@ class _Limits:
             self.meters.requests.labels(path, str(status)).inc()
             self.meters.seconds.labels(path).observe(spent)
             event = {
-                "event": "request", "method": scope["method"], "path": scope["path"][:200],
+                "event": "request", "method": method, "path": scope["path"][:200],
                 "status": status, "ms": round(1000 * spent, 2),
             }  # fmt: skip
             LOG.info(json.dumps(event))
@@ -443,10 +502,11 @@ def serve(request: ServeRequest) -> Report:
         LOG.setLevel(logging.INFO)
         LOG.addHandler(logging.StreamHandler())
         LOG.propagate = False
+        _Connection.seconds = request.timeout
         config = uvicorn.Config(
             make_app(service, request, token), log_level="warning", access_log=False,
             server_header=False, lifespan="off", ws="none", backlog=2048, timeout_keep_alive=30,
-            limit_concurrency=request.queue, timeout_graceful_shutdown=_LAST,
+            timeout_graceful_shutdown=_LAST, http=_Connection,
         )  # fmt: skip
         ended = threading.Event()
         warming = threading.Thread(target=service.warm_up, args=(ended.is_set,), daemon=True)

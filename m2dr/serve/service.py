@@ -4,7 +4,7 @@ import asyncio
 import base64
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -116,6 +116,8 @@ class ServedIndex:
         if not self.dims:
             raise UserError(f"{resolved.index} holds no documents to search.")
         self.full = Cut(max(self.dims), self.dims[max(self.dims)][-1])
+        # Of what is open now, whatever is fitted again on disk.
+        self._told = {layer: p.warnings(0) for layer, p in self._plans.items() if p.maps}
         self.opened: dict[Cut, Searcher] = {}  # which need no other thread
         self.document = lru_cache(_TEXTS)(self._document)
         self.documents = self.open(self.full).documents.documents
@@ -220,8 +222,9 @@ class ServedIndex:
         return self._plans[layer].document_layer
 
     def warning(self, cut: Cut) -> str:
-        """Return a warning if this cut was not trained; otherwise an empty string."""
-        return " ".join(self._plans[cut.layer].warnings(cut.dim))
+        """Return why a cut may be worse than the model allows; "" where nothing is known."""
+        told = self._told.get(cut.layer)
+        return " ".join(self._plans[cut.layer].warnings(cut.dim) if told is None else told)
 
     @property
     def exits(self) -> str:
@@ -341,12 +344,21 @@ class Service:
         _check_texts(queries, "queries")
         if len(queries) > 1 and len(queries) * asked.get("k", DEFAULT_K) > MOST_HITS:
             raise Refused(422, f"An answer may have {MOST_HITS} documents; ask for fewer.", "k")
+
+        async def answer(name: str, served: ServedIndex) -> Table:
+            cut = served.cut(asked.get("layer"), asked.get("dim"))
+            ask = served.index.asked(asked)
+            return await self._answer(name, served, queries, cut, ask, compare)
+
+        return await self._of_one_state(index, answer)
+
+    async def _of_one_state(
+        self, index: str | None, answer: Callable[[str, ServedIndex], Awaitable[Table]]
+    ) -> Table:
         while True:
             name, served = self._index(index)
             try:
-                cut = served.cut(asked.get("layer"), asked.get("dim"))
-                ask = served.index.asked(asked)
-                return await self._answer(name, served, queries, cut, ask, compare)
+                return await answer(name, served)
             except (Refused, UserError, OSError):
                 if not served.is_outdated:
                     raise
@@ -374,9 +386,8 @@ class Service:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
             await self._ranked(served, opened[0], queries, depth, ask)
-        outcomes = await asyncio.gather(
-            *(self._ranked(served, each, queries, depth, ask) for each in opened)
-        )
+        # One after the other, as a request is not to fill the queue against itself.
+        outcomes = [await self._ranked(served, each, queries, depth, ask) for each in opened]
         texts, problem = await asyncio.to_thread(_documents, served, outcomes)
         results = []
         for number, query in enumerate(queries):
@@ -386,6 +397,7 @@ class Service:
                 for searcher, outcome, rows in zip(opened, outcomes, hits, strict=True):
                     what = query, outcome.vectors[number], outcome.rankings[number]
                     explained = await asyncio.to_thread(_explained, searcher, *what, ask)
+                    served.check_state()  # the vectors were read from disk
                     for row, shares in zip(rows, explained, strict=False):
                         row["explain"] = shares
             result: Table = {"query": query, "hits": hits[0]}
@@ -427,23 +439,38 @@ class Service:
     async def embeddings(
         self,
         texts: Sequence[str],
-        model: str,
+        model: str | None,
         side: Side,
         layer: int | None,
         dim: int | None,
         as_base64: bool,
     ) -> Table:
-        """Answer `POST /v1/embeddings`; documents run through the layers that queries search.
+        """Answer `POST /v1/embeddings` from one state of an index, as searches are.
+
+        Documents run through the layers that queries search.
 
         Raises:
             Refused: there is no such model or cut, no word of a query is known at layer 0, or the
                 queue is full.
+            UserError: the index on disk cannot be opened any more.
         """
         _check_texts(texts, "input")
-        served = self._of_model(model)
-        cut = served.cut(layer, dim)
-        layer = served.document_layer(cut.layer) if side == "document" else cut.layer
-        encoder = await asyncio.to_thread(served.encoder, layer, side)
+
+        async def answer(_: str, served: ServedIndex) -> Table:
+            cut, named = served.cut(layer, dim), {"model": model or served.model}
+            return named | await self._embedded(served, cut, texts, side, as_base64)
+
+        return await self._of_one_state(self._of_model(model), answer)
+
+    async def _embedded(
+        self, served: ServedIndex, cut: Cut, texts: Sequence[str], side: Side, as_base64: bool
+    ) -> Table:
+        if side == "document":
+            layer = served.document_layer(cut.layer)
+            encoder = await asyncio.to_thread(served.encoder, layer, side)
+        else:
+            layer, whole_cut = cut.layer, served.cut(cut.layer, None)
+            encoder = (await asyncio.to_thread(served.open, whole_cut)).encoder
         # One batch after the other, so that searches get their turn between them.
         outcomes = [
             await self._batched(encoder, texts[start : start + self._batch], side)
@@ -464,7 +491,6 @@ class Service:
                 {"object": "embedding", "index": number, "embedding": row}
                 for number, row in enumerate(rows)
             ],
-            "model": model,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         } | ({"warning": warning} if (warning := served.warning(cut)) else {})
 
@@ -536,10 +562,13 @@ class Service:
             )  # which was said
         return self._reopening[name]
 
-    def _of_model(self, name: str) -> ServedIndex:
+    def _of_model(self, name: str | None) -> str:
+        """Return the name of an index, by that or by its model; None is the first."""
+        if name is None:
+            return next(iter(self.indexes))
         for known, index in self.indexes.items():
             if name in (known, index.model, index.index.resolved.model.name):
-                return index
+                return known
         hint = nearest(name[:80], dict.fromkeys(index.model for index in self.indexes.values()))
         raise Refused(404, f"There is no model {name[:80]!r}. {hint}", "model")
 

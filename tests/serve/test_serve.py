@@ -1,8 +1,10 @@
 """`m2dr serve` answers what the library finds, refuses in one form, and drains at its end."""
 
+import asyncio
 import base64
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -12,22 +14,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import numpy as np
 import pytest
-from http_serving import CPU, Reply, Server, World, texts_of
+from http_serving import CPU, Reply, Server, World, send, texts_of
 from openai import OpenAI, UnprocessableEntityError
 
 from m2dr import Encoder, Index, open_index
 from m2dr.core.errors import UserError
-from m2dr.core.files import write_record
-from m2dr.core.records import Cut
-from m2dr.core.requests import IndexRequest
+from m2dr.core.files import read_record, write_record
+from m2dr.core.records import EXITS_FILE, Cut, IndexExits
+from m2dr.core.requests import IndexRequest, ServeRequest
 from m2dr.evaluation.grid import PROVENANCE, Grid, Provenance, write_grid
-from m2dr.serve.service import find_grid
+from m2dr.index.folder import IndexFolder
+from m2dr.serve.service import Service, find_grid
 from m2dr.tasks.indexing.index import index_corpus
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
+pytestmark = pytest.mark.filterwarnings("ignore:Cut ", "ignore:The words of")
 QUERIES = ("read the file", "open a path and close it", "sort")
 TOKEN = "a-token-of-a-test"
 
@@ -206,6 +210,53 @@ def test_null_is_as_absent_and_base64_holds_the_floats(server: Server) -> None:
     assert server.hits(query="read", **dict.fromkeys(optional)) == server.hits(query="read")
 
 
+def test_what_openai_takes_is_taken(server: Server) -> None:
+    def vector(path: str = "/v1/embeddings", **more: object) -> list[float]:
+        reply = server.post(path, {"input": "read", **more})
+        assert reply.status == 200, reply.data
+        return list(reply.json["data"][0]["embedding"])
+
+    plain = vector(model="tiny", dimensions=16)
+    assert vector(model="tiny", dimensions="16", user=5) == plain
+    assert vector("/v1/embeddings/", dimensions=16) == plain
+    assert server.post("/v1/embeddings", {"input": "read"}).json["model"] == "tiny-fitted"
+    for ids in ([1, 2, 3], [[1, 2], [3]]):
+        refused = server.post("/v1/embeddings", {"input": ids})
+        told = "input.0 should be a text; token ids are not taken."
+        assert (refused.status, refused.message) == (422, told)
+    for dim in ("many", True, "0", "1.5"):
+        refused = server.post("/v1/embeddings", {"input": "read", "dimensions": dim})
+        assert refused.status == 422
+        assert refused.message == "dimensions should be a valid integer."
+
+
+def test_headers_alone(server: Server, guarded: Server) -> None:
+    for path in ("/", "/health", "/metrics", "/models", "/v1/models", "/openapi.json"):
+        whole, head = server.get(path), send(f"{server.url}{path}", None, {}, "HEAD")
+        assert (head.status, head.data) == (200, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    assert send(f"{server.url}/search", None, {}, "HEAD").status == 405
+    assert send(f"{guarded.url}/models", None, {}, "HEAD").status == 401
+
+
+def test_connections_are_no_queue_and_end_without_headers(world: World, tmp_path: Path) -> None:
+    """One text may wait; neither open connections nor halves of one request count as one."""
+    limits = ("--queue", "1", "--timeout", "5")
+    with Server("--index", world.home, *CPU, *limits, cwd=tmp_path) as server:
+        held = [socket.create_connection(("127.0.0.1", server.port), 60) for _ in range(3)]
+        held[1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Never")
+        held[2].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while b'"ok"' not in held[2].recv(4096):
+            pass
+        held[2].sendall(b"GET /health HTTP/1.1\r\n")
+
+        assert server.get("/health").status == 200
+        assert server.search(query=QUERIES[0], dim=16, compare=True)["full_times"]
+        assert [each.recv(1) for each in held] == [b""] * 3
+        for each in held:
+            each.close()
+
+
 @pytest.mark.usefixtures("here")
 def test_a_grid_of_other_exits_is_not_shown() -> None:
     folder = Path("results/c/test/m")
@@ -287,7 +338,8 @@ def test_links_of_the_page_lead_somewhere(server: Server) -> None:
 
 def test_names_of_the_web_need_a_token(server: Server, guarded: Server) -> None:
     for name in ("evil.example", "127.0.0.1.evil.example"):
-        assert server.post("/search", {"query": "a"}, Host=name).status == 400
+        refused = server.post("/search", {"query": "a"}, Host=name)
+        assert (refused.status, "--allow-host" in refused.message) == (400, True)
     for name in ("localhost:8080", "127.0.0.1", "[::1]:80", "app.localhost"):
         assert server.get("/health", Host=name).status == 200
     assert guarded.get("/health", Host="search.example").status == 200
@@ -363,6 +415,37 @@ def test_an_index_that_changes_is_answered_from_one_state(world: World, tmp_path
     assert sorted(filtered) == [f"n{n}" for n in range(9)]
     for number, states in enumerate(zip(before, after, strict=True)):
         assert all(each[number] in states for each in seen)
+
+
+@pytest.mark.usefixtures("exits_of_few")
+def test_words_fitted_again_on_disk_are_warned_of_until_they_answer(
+    world: World, tmp_path: Path
+) -> None:
+    named = str(world.corpus), str(world.model)
+    cpu = {"root": tmp_path, "device": "cpu", "dtype": "fp32"}
+    index_corpus(IndexRequest(*named, **cpu))
+    path = IndexFolder.at(tmp_path).exits / EXITS_FILE
+    right = read_record(path, IndexExits)
+    write_record(path, replace(right, texts="of others"))
+    request = ServeRequest((str(tmp_path),), device="cpu", dtype="fp32")
+
+    async def answers() -> list[dict[str, Any]]:
+        service = Service(request)
+        how = ["a"], None, "query", 0, None, False
+        try:
+            service.indexes["tiny"].open(Cut(0, 32))
+            write_record(path, right)  # as m2dr index fit does
+            old = [await service.search(["a"], {"layer": 0}, None, False)]
+            old.append(await service.embeddings(*how))
+            await service._reopened("tiny")
+            new = [await service.search(["a"], {"layer": 0}, None, False)]
+            return [*old, *new, await service.embeddings(*how)]
+        finally:
+            service.batcher.stop()
+
+    told = [answer.get("warning") for answer in asyncio.run(answers())]
+    assert told[2:] == [None, None]
+    assert all("The words of" in each and "were fitted before" in each for each in told[:2])
 
 
 # The description
