@@ -106,6 +106,28 @@ def test_typing_and_sliders(opened: Open) -> None:
     )
 
 
+def test_figures_are_of_the_ranking_that_is_shown(opened: Open, fake: FakeServer) -> None:
+    """What m2dr evaluate measured is that of the server's own weights, without a filter."""
+    fake.indexes = [served_index(fields=["year"]), served_index("mixed", hybrid=0.4)]
+
+    def told(page: "Page") -> tuple[str, str]:
+        about = page.locator("#map-about").inner_text()
+        return number(page, "quality"), about.removesuffix(
+            "Choose a cut: layers down, dims across."
+        )
+
+    page = opened("#q=ducks&layer=6&dim=384")
+    assert told(page) == (".9840", "")
+    page.get_by_label("Rank by BM25 too").check()
+    assert told(page) == ("–", "Measured without BM25: ")
+    page.get_by_label("Filter", exact=True).fill("year = 1")
+    assert told(page) == ("–", "Measured without BM25 and without a filter: ")
+    page.get_by_label("Index", exact=True).select_option("mixed")
+    assert told(page) == (".9840", "")
+    page.get_by_label("Rank by BM25 too").uncheck()
+    assert told(page) == ("–", "Measured with BM25: ")
+
+
 def test_real_index(opened: Open, server: Server, world: World) -> None:
     def docids(page: "Page", ranking: str) -> list[str]:
         rows = page.locator(f"{ranking} > li[data-docid]")

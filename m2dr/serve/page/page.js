@@ -252,8 +252,11 @@ function drawQuality(index, full) {
     index.grid.cells.find((one) => one.layer === layer && one.dim === dim)?.value ?? null;
   const here = value(state.layer, state.dim);
   const whole = value(full.layer, full.dim);
+  const other = measuredOtherwise(index);
+  at("map-about").textContent = `${other && `${other}: `}${measuredOn(index.grid)}layers down, dims across.`;
   at("quality").querySelector("dt").textContent = index.grid.measure;
-  if (here === null) tile("quality", "–", "not measured at this cut");
+  if (other) tile("quality", "–", other);
+  else if (here === null) tile("quality", "–", "not measured at this cut");
   else if (!whole) tile("quality", score(here), "");
   else tile("quality", score(here), `${percent(here, whole)} of ${score(whole)}`, here / whole);
   for (const cell of at("grid").querySelectorAll("tbody td")) {
@@ -261,6 +264,15 @@ function drawQuality(index, full) {
     cell.tabIndex = on ? 0 : -1;
     cell.setAttribute("aria-selected", on);
   }
+}
+
+/** Return what the measured ranking lacks, or has, of the one that is asked for; "" if nothing. */
+function measuredOtherwise(index) {
+  const told = [["hybrid", "BM25"], ["query_mix", "words in queries"]]
+    .filter(([name]) => state[name] !== index[name] > 0)
+    .map(([name, what]) => `${state[name] ? "without" : "with"} ${what}`);
+  if (state.filter) told.push("without a filter");
+  return told.length ? `Measured ${told.join(" and ")}` : "";
 }
 
 function drawTicks(name, values) {
@@ -309,9 +321,8 @@ function drawMap(index) {
   at("map").classList.toggle("empty", !grid);
   at("grid").replaceChildren();
   at("map-name").textContent = grid ? `${grid.measure} of every cut` : "Quality of every cut";
-  at("map-about").textContent = grid
-    ? `${measuredOn(grid)}layers down, dims across.`
-    : "There is no evaluation of this model beside the index; one made by m2dr evaluate is shown here.";
+  at("map-about").textContent =
+    "There is no evaluation of this model beside the index; one made by m2dr evaluate is shown here.";
   if (!grid) return;
   const values = new Map(grid.cells.map((one) => [cutName(one.layer, one.dim), one.value]));
   const union = (name, more) => [...new Set([...more, ...grid.cells.map((one) => one[name])])].sort((a, b) => a - b);
@@ -573,7 +584,7 @@ function show() {
 function setQuery(query, wait) {
   state.query = query;
   writeAddress();
-  at("curl").textContent = curl();
+  drawCut();
   searchSoon(wait);
 }
 
