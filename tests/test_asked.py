@@ -123,7 +123,7 @@ LATER: dict[str, Callable[[str], object]] = {
     "import": load,
     "grid": grid,
 }
-NO_FOLDER = "has no corpus.jsonl to change; run m2dr index corpus again"
+NO_FOLDER = "has no corpus.jsonl to change: change it, then run m2dr index corpus"
 REFUSED = {  # of a corpus in a file
     "add": NO_FOLDER,
     "delete": NO_FOLDER,

@@ -97,6 +97,10 @@ class IndexFolder:
 
     # Parts
 
+    def root(self, corpus: str) -> Path:
+        """Return the folder of indexes where this is one of a corpus, as `of` takes it."""
+        return Path(*self.path.parts[: -1 - len(Path(corpus).parts)])
+
     def layer(self, layer: int) -> Path:
         """Return the folder of the store of a layer."""
         return self.path / f"layer-{layer:02d}"

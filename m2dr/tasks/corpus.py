@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -113,6 +114,20 @@ def model_for(corpus: str, root: Path) -> str:
     if len(indexes) > 1:
         say(f"Model: {model}, of the newest index of {corpus}; --model names another.")
     return model
+
+
+def refuse_imported(index: IndexFolder) -> None:
+    """Raise a UserError with what replaces the vectors of an index, where others made them."""
+    for manifest in map(index.record, index.layers):
+        if manifest.runtime == IMPORTED:
+            label, root = manifest.label, index.root(manifest.corpus)
+            whose = "--name" if index.card.exists() else "--model"
+            words = ["--corpus", label.source or manifest.corpus, whose, label.model]
+            words += ["--indexes", str(root), "--overwrite"]
+            raise UserError(
+                f"{index} holds imported vectors, and none of other documents; m2dr index import "
+                f"VECTORS {shlex.join(words)} replaces them by those of all documents."
+            )
 
 
 def write_documents(documents: Iterable[Document], path: Path) -> None:

@@ -191,6 +191,38 @@ def test_a_corpus_that_m2dr_did_not_write_is_never_changed(
     assert len(m2dr.open_index(corpus.parent, **FP32)) == len(DOCUMENTS)
 
 
+def test_documents_change_however_their_index_was_opened(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    index = m2dr.Index.build(model, DOCUMENTS, name="c", folder=tmp_path / "a", exits=False)
+    home, saved = index.resolved.index.path, index.save(tmp_path / "saved")
+    here = tmp_path / "a" / "c" / "corpus.jsonl"
+    before = here.read_bytes()
+    copied = shutil.copytree(home, tmp_path / "copied")
+
+    for path in (saved, *saved.glob("c/*/layer-*")):
+        opened = m2dr.open_index(path, **FP32)
+        opened.add([{"id": "new", "text": TEXT}])
+        assert opened.search(TEXT, k=1)[0].docid == "new"
+        assert opened.get("new")["text"] == TEXT
+        opened.delete("new")
+        assert len(m2dr.open_index(path, **FP32)) == len(DOCUMENTS)
+
+    with pytest.raises(UserError, match="copied is no folder where m2dr indexes"):
+        m2dr.open_index(copied, **FP32).add([{"id": "new", "text": TEXT}])
+    assert here.read_bytes() == before  # of which the others are copies
+
+
+def test_columns_of_a_corpus_may_be_named_again(model: m2dr.Encoder, tmp_path: Path) -> None:
+    file, columns = tmp_path / "c.csv", {"id": "Key", "text": "Body"}
+    file.write_text("Key,Body\nx1,one text\nx2,another\n")
+    m2dr.Index.build(model, file, folder=tmp_path, columns=columns, exits=False)
+
+    for named in ({"columns": columns}, {}):
+        opened = m2dr.open_index(file, root=tmp_path, **FP32, **named)
+        assert [opened.get(docid)["text"] for docid in ("x1", "x2")] == ["one text", "another"]
+
+
 @pytest.mark.parametrize("engine", ["flat", "bits1"])
 def test_damage_is_neither_copied_to_a_changed_index_nor_searched(
     engine: str, model: m2dr.Encoder, tmp_path: Path

@@ -138,7 +138,7 @@ def test_imported_vectors_are_measured_until_their_corpus_changes(
     path = Path("own", "corpus.jsonl")
     path.write_text(path.read_text().replace("read", "write"))
     again = refused("index", "corpus", *words)
-    assert "holds vectors of documents that changed; import them again" in again
+    assert "holds imported vectors, and none of other documents; m2dr index import VECTORS" in again
     assert not list(Path("indexes").glob("*/*.new"))
 
 

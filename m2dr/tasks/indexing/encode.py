@@ -63,6 +63,7 @@ from m2dr.tasks.corpus import (
     name_of_corpus,
     open_corpus,
     read_texts,
+    refuse_imported,
 )
 from m2dr.tasks.indexing.on_ray import map_on_ray
 from m2dr.tasks.indexing.workers import Work, map_locally
@@ -460,8 +461,7 @@ def _sync(job: EncodingJob, dataset: Dataset, rows: CorpusRows, count: int, back
     in by one rename. Exits are unchanged; words follow.
     """
     index, new, before = job.index, job.index.new, job.index.stores()
-    if any(store.manifest.runtime == IMPORTED for store in before):
-        raise UserError(f"{index} holds vectors of documents that changed; import them again.")
+    refuse_imported(index)
     sources = [rows.sources(store) for store in before]
     absent = np.any([rows_of_store < 0 for rows_of_store in sources], axis=0)
     source, label = before[-1].manifest.label.source, job.stores[0][1].label

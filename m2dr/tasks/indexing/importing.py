@@ -1,6 +1,7 @@
 """`m2dr index import`: the vectors of another tool become a store and its indexes."""
 
 import hashlib
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -175,7 +176,7 @@ def _without_model(request: ImportRequest, source: _Source) -> tuple[Model, Floa
     for start in range(0, len(rows), SHARD_ROWS):
         sha256.update(source.block(start).tobytes())
     digest = sha256.hexdigest()
-    before = _card_before(request, source.dataset, digest)
+    before = _card_before(request, source, digest)
     similarity = request.similarity or (before.similarity if before else "cosine")
     sample = source.vectors.finite(rows[sampled_rows(len(rows))])
     rotation = fit_rotation(sample, "pca", similarity, ())
@@ -205,19 +206,33 @@ def _without_model(request: ImportRequest, source: _Source) -> tuple[Model, Floa
     return Model(card.backbone, ModelFolder(request.vectors), card), rotation if rotates else None
 
 
-def _card_before(request: ImportRequest, corpus: Dataset | None, digest: str) -> ModelCard | None:
-    """Return the card of the newest import of these vectors, or of this name, as is asked now."""
-    paths = (request.root / corpus.name).glob(f"*/{CARD_FILE}") if corpus else ()
+def _card_before(request: ImportRequest, source: _Source, digest: str) -> ModelCard | None:
+    """Return the card of the newest import of this name, or of these vectors, as is asked now.
+
+    Raises:
+        UserError: no name is asked for, and an import of another name is of the documents as they
+            were before a change.
+    """
+    paths = (request.root / source.dataset.name).glob(f"*/{CARD_FILE}") if source.dataset else ()
+    name, others = request.name or name_of(request.vectors), []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        card = read_card(path.parent)
-        how = card.similarity, bool(card.rotation)
-        named = card.fingerprint == json_sha256([request.name, *how])
+        card, index = read_card(path.parent), IndexFolder(path.parent)
+        is_same = card.backbone == name or (not request.name and card.revision == digest)
         if (
-            (named if request.name else card.revision == digest)
+            is_same
             and request.similarity in (None, card.similarity)
             and (request.rotate == "auto" or (request.rotate == "yes") == bool(card.rotation))
         ):
             return card
+        now = source.corpus.digest if source.corpus and index.holds(card.layers) else None
+        if now and not now.is_of(index.record(card.layers)):
+            others.append((index, card.backbone))
+    for index, other in others[: not request.name]:
+        raise UserError(
+            f"{index} holds imported vectors, and none of other documents; "
+            f"--name {shlex.quote(other)} --overwrite replaces them, "
+            f"--name {shlex.quote(name)} keeps both."
+        )
     return None
 
 

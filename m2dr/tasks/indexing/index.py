@@ -1,6 +1,7 @@
 """`m2dr index`: encode a corpus and build its indexes, change and push them."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -167,14 +168,14 @@ def sync(
             nothing has changed then.
     """
     path = Path(os.path.realpath(Path(named(request.corpus)[1]) / CORPUS_FILE))
+    what = ""
     if not path.is_file():
-        raise UserError(
-            f"{request.corpus} has no {CORPUS_FILE} to change; run m2dr index corpus again."
-        )
-    if not path.with_name(WRITTEN).exists():
-        raise UserError(
-            f"{path} was not written by m2dr and is kept: change it, then run m2dr index corpus."
-        )
+        what = f"{request.corpus} has no {CORPUS_FILE} to change"
+    elif not path.with_name(WRITTEN).exists():
+        what = f"{path} was not written by m2dr and is kept"
+    if what:
+        words = "--corpus", request.corpus, "--model", request.model, "--indexes", str(request.root)
+        raise UserError(f"{what}: change it, then run m2dr index corpus {shlex.join(words)}.")
     with lock_file(path):
         return _change(request, path, add, set(delete), replace_same)
 

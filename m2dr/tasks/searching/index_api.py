@@ -23,7 +23,7 @@ from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import MANIFEST, STORE
 from m2dr.index.milvus import in_milvus
 from m2dr.index.vectors import prefixes
-from m2dr.tasks.corpus import WRITTEN, write_documents
+from m2dr.tasks.corpus import WRITTEN, name_of_corpus, refuse_imported, write_documents
 from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.models import device_name, dtype_name
 from m2dr.tasks.query import QueryEncoders
@@ -69,6 +69,7 @@ class Index:
         device: object = "auto",
         dtype: object = "auto",
         root: str | PathLike[str] | None = None,
+        columns: Columns | None = None,
         **options: Any,
     ) -> "Index":
         """Open documents that were encoded before.
@@ -79,13 +80,14 @@ class Index:
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16.
             root: folder of the indexes; by default that of FOLDER/NAME of `build`, else indexes/.
+            columns: of a corpus, as `build` takes them; by default those of its index.
             options: other fields of `SearchRequest`: model, corpus, engine, funnel, runtime, exits,
                 and those of `Ask`, for searches that say nothing else.
 
         Raises:
             UserError: no such model, corpus or index, or they do not fit.
         """
-        named = fspath(name)
+        named = name_of_data(name, columns) if columns else fspath(name)
         folder = Path(named)
         source: dict[str, Any] = {"index" if _is_index(named) else "corpus": named}
         if (
@@ -365,13 +367,19 @@ class Index:
 
     def _index_request(self) -> requests.IndexRequest:
         """Return the request to index this corpus by this model."""
-        request = self.resolved.request
+        request, index = self.resolved.request, self.resolved.index
+        if in_milvus(request.index):
+            raise UserError(f"{request.index} is changed by m2dr index push, as its corpus is.")
+        refuse_imported(index)
+        root, model = request.root, self.resolved.model
         if request.index:
-            raise UserError(f"{request.index} was opened by its folder; open it by its corpus.")
+            root = index.root(self.resolved.corpus)
+            corpus = name_of_corpus(request.corpus)
+            if IndexFolder.of(root, corpus, model.card.fingerprint) != index:
+                raise UserError(f"{index} is no folder where m2dr indexes {request.corpus}.")
         return requests.IndexRequest(
-            request.corpus, self.resolved.model.name, root=request.root, device=request.device,
-            dtype=request.dtype,
-        )  # fmt: skip
+            request.corpus, model.name, root=root, device=request.device, dtype=request.dtype
+        )
 
     def _reopen(self) -> None:
         """Let the next search open the changed stores."""

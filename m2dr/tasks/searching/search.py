@@ -45,6 +45,8 @@ from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import Model, open_model
 from m2dr.model.words import scaled
 from m2dr.tasks.corpus import (
+    WRITTEN,
+    absolute,
     as_indexed,
     check_documents,
     model_for,
@@ -182,7 +184,10 @@ def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
     if not request.model:
         say(f"Model: {label.model}, which encoded the documents of {folder}.")
     if request.corpus == PYDOCS:
-        request = replace(request, corpus=label.source or manifest.corpus)
+        beside = index.path.parent  # documents that m2dr wrote, wherever index and they lie now
+        is_written = (beside / WRITTEN).exists() and beside.name == manifest.corpus
+        source = absolute(str(beside)) if is_written else label.source or manifest.corpus
+        request = replace(request, corpus=source)
     model = with_lengths_of_index(model, index, request.query_length, request.document_length)
     return ResolvedIndex(request, model, manifest.corpus, index, named)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from given import WIDTH, Given
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.requests import ImportRequest
+from m2dr.index.folder import IndexFolder
 from m2dr.index.store import open_store
 from m2dr.model.words import WordTable
 from m2dr.tasks.indexing.importing import import_vectors, neighbours_kept
@@ -88,6 +90,29 @@ def test_an_import_again_adds_what_is_missing_and_is_not_mixed_with_another(worl
     assert words.read_bytes() != files[words]
 
 
+def test_more_documents_replace_the_vectors_of_fewer_by_the_command_that_is_told(
+    world: Given, tmp_path: Path
+) -> None:
+    corpus = Path(shutil.copytree(world.corpus, tmp_path / "own"), "corpus.jsonl")
+    lines, first = corpus.read_text().splitlines(True), tmp_path / "few.npy"
+    corpus.write_text("".join(lines[:30]))
+    np.save(first, world.documents[:30])
+    home = world.load(vectors=first, corpus=str(corpus.parent))
+    index = m2dr.open_index(corpus.parent, root=world.root)
+    corpus.write_text("".join(lines))
+
+    with pytest.raises(UserError, match="--name few --overwrite replaces them, --name v keeps"):
+        world.load(corpus=str(corpus.parent))
+    for change in (lambda: index.add(["new"]), lambda: index.delete("d1")):
+        with pytest.raises(UserError, match="m2dr index import VECTORS --corpus") as told:
+            change()
+    words = shlex.split(str(told.value).split("m2dr ")[1].split(" replaces")[0])
+    done(*[str(world.vectors) if word == "VECTORS" else word for word in words])
+
+    assert IndexFolder.found(world.root) == [IndexFolder(home)]
+    assert IndexFolder(home).record().documents == len(lines)
+
+
 def test_an_import_again_is_as_before_where_nothing_is_named(world: Given) -> None:
     home = world.load(name="mine", similarity="dot", rotate="no")
     words = ("--corpus", world.corpus, "--indexes", world.root)
@@ -142,7 +167,7 @@ def test_without_a_model_nothing_is_encoded_and_nothing_changes(world: Given) ->
     ):
         assert "no model" in refused(*asked)
     for change in (lambda: index.add([{"id": "new", "text": "read"}]), lambda: index.delete("d1")):
-        with pytest.raises(UserError, match="not written by m2dr"):
+        with pytest.raises(UserError, match="holds imported vectors"):
             change()
     assert before == {path: path.read_bytes() for path in before}
     assert "ok" in run("index", "verify", home).stdout
