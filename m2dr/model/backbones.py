@@ -115,6 +115,8 @@ _UNREAD: dict[str, tuple[object, ...]] = {
     "rotary_emb_base": (1000,),  # of Nomic's mixture of experts
     "rotary_scaling_factor": (),  # of Nomic's for long texts
     "quantization_config": (),
+    "is_decoder": (False,),  # an encoder that attends to earlier tokens alone
+    "add_cross_attention": (False,),
 }
 # Ways to scale rotary positions; with others, vectors of a text depend on the longest of its batch.
 _ROPES = ("default", "linear", "yarn", "llama3", "proportional")
@@ -160,8 +162,9 @@ def check_config(path: Path, table: Mapping[str, Any]) -> None:
         raise UserError(f"The backbone is of type {kind[:60]!r}, and m2dr knows {known}.")
     refuse_own_code(path, table, ("AutoConfig", "AutoModel", "AutoTokenizer"))
     rotary = BACKBONES[kind].rotary
+    usual = (*(("rope", "rotary") if rotary else ()), *((True,) if BACKBONES[kind].causal else ()))
     for key in sorted(table.keys() & _UNREAD.keys()):
-        if table[key] not in (None, *_UNREAD[key], *(("rope", "rotary") if rotary else ())):
+        if table[key] not in (None, *_UNREAD[key], *usual):
             asked = f"{key} = {quoted(table[key])}"
             raise UserError(f"{path} asks for {asked}, and m2dr runs {kind} without it.")
     ropes = [table.get(key) or {} for key in ("rope_scaling", "rope_parameters")]
@@ -172,6 +175,49 @@ def check_config(path: Path, table: Mapping[str, Any]) -> None:
         if scaling not in _ROPES or not rotary:
             known = ", ".join(_ROPES) if rotary else f"{kind} without rotary ones"
             raise UserError(f"{path} scales positions by {quoted(scaling)}; m2dr runs {known}.")
+
+
+def in_newest_form(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config.json as transformers 5 saves what it reads from an older one.
+
+    Rotary positions become `rope_parameters`. What it writes on saving, and says nothing, is left
+    out: tokens that are null, and kinds and windows of layers that all attend to everything or
+    follow from a pattern that is named.
+
+    Args:
+        table: the content of a config.json.
+    """
+    new = {k: v for k, v in table.items() if v is not None or not k.endswith("_token_id")}
+    if new.get("tie_word_embeddings") is True:
+        del new["tie_word_embeddings"]
+    ropes = [new.pop(key, None) or {} for key in ("rope_scaling", "rope_parameters")]
+    thetas = [new.pop(key, None) for key in ("rope_theta", "global_rope_theta")]
+    local = [new.pop(key, None) for key in ("local_rope_theta", "rope_local_base_freq")]
+    theta: Any = next(filter(None, thetas), None)
+
+    def full(rope: Mapping[str, Any]) -> dict[str, Any]:
+        kind = rope.get("rope_type") or rope.get("type") or "default"
+        rest = {key: value for key, value in rope.items() if key != "type"}
+        return ({"rope_theta": theta} if theta else {}) | rest | {"rope_type": kind}
+
+    rope = {**ropes[0], **ropes[1]}
+    if base := next(filter(None, local), None):
+        sliding = {"rope_theta": base, "rope_type": "default"}
+        rope = {"sliding_attention": sliding, "full_attention": full(ropes[0])} | ropes[1]
+    elif rope or theta:
+        nested = any(isinstance(value, dict) for value in rope.values())
+        rope = {k: full(v) for k, v in rope.items()} if nested else full(rope)
+    new |= {"rope_parameters": rope} if rope else {}
+    kinds, every = new.get("layer_types") or [], new.get("global_attn_every_n_layers")
+    named = [f"{'sliding' if every and i % every else 'full'}_attention" for i in range(len(kinds))]
+    if new.get("use_sliding_window") is False and not every:
+        new.pop("sliding_window", None)
+    if kinds == named and (every or new.get("use_sliding_window") is False):
+        new.pop("layer_types", None)
+    heads, width = new.get("num_attention_heads"), new.get("hidden_size")
+    if heads and width and new.get("head_dim") == width // heads:
+        del new["head_dim"]
+    return new
 
 
 def refuse_own_code(path: Path, table: Mapping[str, Any], classes: Collection[str]) -> None:

@@ -42,7 +42,7 @@ from m2dr.core.records import (
 )
 from m2dr.core.variants import ExitHead
 from m2dr.model import hub
-from m2dr.model.backbones import backbone_of, cut_config
+from m2dr.model.backbones import backbone_of, cut_config, in_newest_form
 from m2dr.model.embed import TextEncoder
 from m2dr.model.folder import RUN, ModelFolder, card_of_folder
 
@@ -64,7 +64,8 @@ _IGNORED: dict[str, Collection[str]] = {
         ("_commit_hash", "_name_or_path", "name_or_path", "architectures", "auto_map", "dtype")
         + ("finetuning_task", "id2label", "label2id", "output_attentions", "output_hidden_states")
         + ("problem_type", "return_dict", "task_specific_params", "torch_dtype", "use_cache")
-        + ("transformers_version",)
+        + ("transformers_version", "add_cross_attention", "attention_dropout", "is_decoder")
+        + ("classifier_dropout", "sparse_pred_ignore_index", "sparse_prediction")
     ),
     hub.TOKENIZER: frozenset(("truncation", "padding")),  # each call sets its own
     "tokenizer_config.json": frozenset(
@@ -256,10 +257,10 @@ def fingerprint(folder: ModelFolder, card: ModelCard) -> str:
     """Return the sha256 of all that decides the vectors of a model folder, in hex.
 
     That is its weights, config.json, the files of its tokenizer, the modules behind its pooling,
-    its attention and its kind of exit heads. Order and white space of JSON, and fields that change
-    no vector, do not matter: in a folder of m2dr neither do the dims that config.json says vectors
-    may be cut to. Pooling, prefixes, lengths and similarity are compared by name, in an index's
-    label.
+    its attention and its kind of exit heads. Order and white space of JSON, the version of
+    transformers that saved config.json, and fields that change no vector do not matter: in a folder
+    of m2dr neither do the dims that config.json says vectors may be cut to. Pooling, prefixes,
+    lengths and similarity are compared by name, in an index's label.
 
     Args:
         folder: of the model.
@@ -309,6 +310,7 @@ def _hash_one(file: _File, is_ours: bool) -> str:
         return _hash(file)
     table = read_json(path)
     if isinstance(table, dict):
+        table = in_newest_form(table) if path.name == "config.json" else table
         ignored = {*_IGNORED.get(path.name, ()), *(hub.MATRYOSHKA if is_ours else ())}
         table = {name: value for name, value in table.items() if name not in ignored}
     return json_sha256(table)

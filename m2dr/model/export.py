@@ -73,17 +73,19 @@ def refuse_unready(model: Model, cut: Cut, exits: Path | None) -> None:
     Args:
         model: that was opened.
         cut: that is asked for; its layer is not 0.
-        exits: folder of the exits of an index, which make every layer below the last ready.
+        exits: folder of the exits of an index, which make every cut ready: below the last layer by
+            its exits, and of the last one, whose prefixes the index searches.
 
     Raises:
         UserError: it was neither.
     """
     card = model.card
     card.check(cut)
-    if exits is not None and cut.layer < card.layers:
-        return
-    if not is_ready(cut, card.cuts):
-        raise UserError(f"{cut} of {model} was neither fitted nor trained; --force exports it.")
+    if exits is None and not is_ready(cut, card.cuts):
+        raise UserError(
+            f"{cut} of {model} was neither fitted nor trained: --exits takes an index's exits "
+            f"(of the last layer its plain prefix), and --force exports the cut as it is."
+        )
 
 
 def cut_model(model: Model, cut: Cut, exits: Path | None = None) -> CutModel:

@@ -50,7 +50,7 @@ LEAST_RUNTIME_COSINE = 0.999  # of the vectors of documents with torch's, in any
 PRECISIONS = {"fp32": "f32", "bf16": "bf16"}  # as OpenVINO names them
 _INPUTS = ("input_ids", "attention_mask")
 _OUTPUT = "sentence_embedding"  # as sentence-transformers and servers of ONNX models name it
-_FORMAT = 3  # raise it when the same model would be written otherwise
+_FORMAT = 4  # raise it when the same model would be written otherwise
 _EXAMPLE = (3, 7)  # texts and tokens; a size of 1 would be taken for a constant
 _NOISY = "torch.onnx._internal.exporter._registration"  # warns that torchvision is missing
 _LENGTHS = (1, 3, 6, 9) * 4  # of the texts of a sample, in sentences of about 10 tokens
@@ -88,6 +88,9 @@ def _write_onnx(program: ExportedProgram, folder: Path) -> None:
         program, dynamo=True, input_names=_INPUTS, output_names=[_OUTPUT], verbose=False
     )
     assert graph is not None  # as it is with dynamo
+    for weight in graph.model.graph.initializers.values():
+        # Beside the tensor it would be wrong once onnxruntime.quantization has transposed that.
+        weight.shape = weight.type = None
     graph.save(folder / ONNX_FILE)  # weights above 2 GB get a file of their own
 
 
@@ -193,6 +196,10 @@ def _exported(encoder: DualEncoder, layer: int | None, unit: bool) -> ExportedPr
     example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
     shapes = {name: {0: texts, 1: tokens} for name in _INPUTS}
     module.requires_grad_(False)
+    if getattr(encoder.transformer.config, "sliding_window", None):
+        # Padding that no token's window reaches attends to nothing, which is NaN in OpenVINO and in
+        # the next layer for all tokens; eager masks are the lowest number, not minus infinity.
+        encoder.transformer.set_attn_implementation("eager")
     return torch.export.export(module.eval(), example, dynamic_shapes=shapes, strict=False)
 
 

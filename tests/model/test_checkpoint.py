@@ -167,6 +167,70 @@ def test_what_changes_no_vector_keeps_the_fingerprint(theirs: Path, own: Path) -
     assert [read_card(folder).fingerprint for folder in moved] == before
 
 
+ROPE = {"rope_type": "default", "rope_theta": 1e6}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 32}
+FULL, SLIDING = {"rope_theta": 160000.0}, {"rope_theta": 10000.0}
+# A config.json in the form of transformers 4, and the fields that transformers 5 has in their place.
+FORMS: list[tuple[str, dict[str, object], dict[str, object]]] = [
+    ("bert", {}, {"bos_token_id": None, "is_decoder": False, "tie_word_embeddings": True}),
+    ("qwen2", {"rope_theta": 1e6}, {"rope_parameters": ROPE, "pad_token_id": None}),
+    (
+        "qwen2",
+        {"rope_theta": 1e6, "use_sliding_window": False, "sliding_window": 32},
+        {
+            "rope_parameters": ROPE,
+            "use_sliding_window": False,
+            "sliding_window": None,
+            "layer_types": ["full_attention"] * 4,
+        },
+    ),
+    (
+        "llama",
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "type": "llama3", **LLAMA3}},
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}},
+    ),
+    (
+        "modernbert",
+        {
+            "global_attn_every_n_layers": 2,
+            "global_rope_theta": 160000.0,
+            "local_rope_theta": 10000.0,
+        },
+        {
+            "global_attn_every_n_layers": 2,
+            "layer_types": ["full_attention", "sliding_attention"] * 2,
+            "rope_parameters": {
+                "full_attention": {**FULL, "rope_type": "default"},
+                "sliding_attention": {**SLIDING, "rope_type": "default"},
+            },
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "old", "new"), FORMS, ids=str)
+def test_a_model_has_one_fingerprint_in_transformers_older_and_newer_form(
+    kind: str,
+    old: dict[str, object],
+    new: dict[str, object],
+    backbone: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    base = json.loads((backbone(kind) / "config.json").read_text())
+    formed = ("rope_parameters", "rope_theta", "layer_types", "pad_token_id", "is_decoder")
+    rest = {k: v for k, v in base.items() if k not in {*formed, *old, *new}}
+    found, ropes = [], []
+    for fields in (old, new, {**new, "head_dim": 8}, {**new, "rms_norm_eps": 0.5}):
+        folder = Path(shutil.copytree(backbone(kind), tmp_path / str(len(found))))
+        (folder / "config.json").write_text(json.dumps(rest | fields))
+        ropes.append(getattr(AutoConfig.from_pretrained(folder), "rope_parameters", {}))
+        ropes[-1].pop("type", None)  # the older name, which transformers keeps beside the newer
+        found.append(read_card(folder).fingerprint)
+    assert ropes[0] == ropes[1]  # transformers reads the same
+    assert found[0] == found[1] == found[2] != found[3]
+
+
 def test_saving_what_was_loaded_and_used_keeps_the_fingerprint(own: Path, tmp_path: Path) -> None:
     encoder, tokenizer = load(own)
     tokenizer(["read a file", "line"], 3)
@@ -268,6 +332,9 @@ UNREAD: list[tuple[str, dict[str, object]]] = [
     ("bert", {"position_embedding_type": "alibi"}),
     ("bert", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
     ("bert", {"quantization_config": {"quant_method": "unheard of"}}),
+    ("bert", {"is_decoder": True}),
+    ("bert", {"add_cross_attention": True}),
+    ("modernbert", {"is_decoder": True}),
     ("deberta-v2", {"conv_kernel_size": 3}),
     ("nomic_bert", {"rotary_scaling_factor": 2}),
     ("nomic_bert", {"rotary_emb_base": 10000}),
@@ -293,6 +360,8 @@ def test_settings_that_a_backbone_would_not_follow_are_refused(
         ("modernbert", {"position_embedding_type": "absolute"}),
         ("gte", {"position_embedding_type": "rope"}),
         ("bert", {"position_embedding_type": None}),
+        ("bert", {"is_decoder": False}),
+        ("llama", {"is_decoder": True}),
         ("nomic_bert", {"rotary_emb_base": 1000, "rotary_scaling_factor": None}),
     ],
     ids=str,

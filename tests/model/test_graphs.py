@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from world import make_backbone
 
 from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.model import graphs
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, open_model, save
+from m2dr.model.export import cut_model
 from m2dr.model.graphs import OPENVINO, RUNTIMES, DocumentSource, choose_runtime, open_graph
+from m2dr.model.hub import ONNX_FILE
 from m2dr.tasks.query import open_queries, plan_of_model
 
 QUICK = ("bert",)  # an export takes seconds; the others run with -m slow
@@ -118,6 +122,39 @@ def test_documents_have_torchs_vectors_and_states(
     expected = encoder.states_many(iter(batches()), [3, 4])
     for states, others in zip(graph.states_many(iter(batches()), [3, 4]), expected, strict=True):
         np.testing.assert_allclose(states, others, atol=1e-4)
+
+
+@pytest.mark.parametrize("model_type", ["gemma3_text", "modernbert"])
+def test_padding_beyond_the_window_of_a_layer_changes_no_vector(
+    model_type: str, tmp_path: Path
+) -> None:
+    window = {"sliding_window": 4, "local_attention": 4}
+    model = open_model(make_backbone(tmp_path / "backbone", model_type, **window))
+    batch = padded(2, 40)
+    batch[1][1, 2:] = 0
+
+    documents = DocumentSource(model, 4, "cpu", "fp32", tmp_path).open(OPENVINO).runtime
+
+    (found,) = documents.embed_many([batch], ALL)
+    np.testing.assert_allclose(found, load(model).runtime.embed(*batch, ALL), atol=1e-5)
+
+
+def test_a_graph_of_a_prefix_is_quantised_by_onnxruntime(
+    saved: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from onnxruntime import InferenceSession
+    from onnxruntime.quantization import quantize_dynamic
+
+    made = cut_model(open_model(saved("bert")), Cut(2, 8))
+    graphs.write_graph_files(made.encoder, 2, tmp_path, "onnx", unit=True)
+
+    quantize_dynamic(tmp_path / ONNX_FILE, tmp_path / "int8.onnx")
+
+    session = InferenceSession(tmp_path / "int8.onnx", providers=["CPUExecutionProvider"])
+    ids, mask = padded(3, 8)
+    (found,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    assert found.shape == (3, 8)
+    assert cosine(found, made.encoder.embed(ids, mask, [2])[0]) > 0.98
 
 
 @pytest.mark.parametrize("name", ["torch", "openvino"])

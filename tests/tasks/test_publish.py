@@ -105,10 +105,15 @@ def test_exits_of_an_index_are_exported(tiny_backbone: Path, tiny_corpus: Path) 
     np.testing.assert_allclose(again.encode_queries(TEXTS), expected, atol=1e-5)
     done("export", "--model", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
     assert "documents of the index of" in Path("table", "README.md").read_text()
-    error = refused(
-        "export", "--model", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o"
-    )
-    assert "exits below the last layer" in error
+    words = ("export", "--model", tiny_backbone, "--cut", "L4D8")
+    assert "--exits takes an index's exits" in refused(*words, "--out", "documents")
+    done(*words, "--exits", exits, "--out", "documents")  # its prefix, as the index has it
+    found = load("documents").vectors(TEXTS, "document", (4,))[0]
+    expected = load(tiny_backbone).vectors(TEXTS, "document", (4,))[0][:, :8]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    make_backbone(Path("other"), seed=5)
+    error = refused("export", "--model", "other", "--cut", "L4D8", "--exits", exits, "--out", "o")
+    assert "are of model" in error
 
 
 def test_layer_0_is_exported_as_words(tiny_fitted: Path, tmp_path: Path) -> None:
