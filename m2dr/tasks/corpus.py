@@ -32,7 +32,7 @@ from m2dr.data.tables import is_table, name_of
 from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids, encode_docids
 from m2dr.index.folder import IndexFolder
-from m2dr.index.manifest import StoreManifest
+from m2dr.index.manifest import IMPORTED, StoreManifest
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 from m2dr.maps.files import Maps
 from m2dr.tasks.models import newest_model
