@@ -68,12 +68,15 @@ def find_folder(
     if name.startswith((".", "/", "~")) or name.count("/") > 1:  # written as a path
         raise UserError(f"There is no model folder {name}.")
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     given: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
     chosen = {key: value for key, value in given.items() if value}
     try:
         copy = snapshot_download(name, allow_patterns=_NEEDED, ignore_patterns=_COPIES, **chosen)
     except Exception as error:  # the hub's client raises many classes of errors
+        if isinstance(error, LocalEntryNotFoundError):  # is offline, or no server answers
+            raise UserError(f"{name} is no folder, and the hub cannot be reached.") from error
         at = f" at revision {revision}" if revision else ""
         reason = type(error).__name__
         raise UserError(f"{name} is no folder, and no id that is there{at}: {reason}.") from error

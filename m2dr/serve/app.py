@@ -36,7 +36,7 @@ from m2dr.core.progress import say
 from m2dr.core.records import Side
 from m2dr.core.report import Report
 from m2dr.core.requests import LOOPBACK, Ask, Blend, ServeRequest
-from m2dr.serve.service import Meters, Refused, Service, Table
+from m2dr.serve.service import Meters, Refused, Service, Table, now
 
 LOG = logging.getLogger("m2dr.serve")
 PAGE = Path(__file__).parent / "page"
@@ -392,11 +392,6 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # h11's, 
         super().on_response_complete()
         self._await_headers()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._closing:
-            self._closing.cancel()
-
     def _await_headers(self) -> None:
         if self._closing:
             self._closing.cancel()
@@ -412,8 +407,7 @@ async def _host_is_known(*_: object) -> None:
 
 
 async def _refuse_host(_: Message) -> None:
-    told = "The Host of the request is no name of this server; --allow-host NAME adds one."
-    raise Refused(400, told)
+    raise Refused(400, "The Host asked for is no name of this server; --allow-host NAME adds one.")
 
 
 class _Limits:
@@ -468,7 +462,7 @@ class _Limits:
             self.meters.requests.labels(path, str(status)).inc()
             self.meters.seconds.labels(path).observe(spent)
             event = {
-                "event": "request", "method": method, "path": scope["path"][:200],
+                "time": now(), "event": "request", "method": method, "path": scope["path"][:200],
                 "status": status, "ms": round(1000 * spent, 2),
             }  # fmt: skip
             LOG.info(json.dumps(event))
@@ -503,20 +497,23 @@ def serve(request: ServeRequest) -> Report:
         LOG.addHandler(logging.StreamHandler())
         LOG.propagate = False
         _Connection.seconds = request.timeout
+        uvicorn.config.LOGGING_CONFIG["formatters"]["default"]["fmt"] = "%(asctime)s %(message)s"
         config = uvicorn.Config(
             make_app(service, request, token), log_level="warning", access_log=False,
             server_header=False, lifespan="off", ws="none", backlog=2048, timeout_keep_alive=30,
             timeout_graceful_shutdown=_LAST, http=_Connection,
         )  # fmt: skip
-        ended = threading.Event()
+        server, ended = uvicorn.Server(config), threading.Event()
         warming = threading.Thread(target=service.warm_up, args=(ended.is_set,), daemon=True)
         warming.start()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends it again at its end
                 signal.signal(number, lambda *_: None)
+            if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not under nohup
+                signal.signal(signal.SIGHUP, server.handle_exit)
         say(f"Serving at {address}")
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         finally:
             ended.set()
             service.batcher.stop()

@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
@@ -172,7 +173,9 @@ class ServedIndex:
             if layer in self._plans and self._plans[layer].lacks:
                 raise Refused(422, self._plans[layer].lacks, "layer")
             known = ", ".join(map(str, self.dims))
-            raise Refused(422, f"Layer {layer} was asked for; {self.corpus} has {known}.", "layer")
+            why = f"; {missing('torch')}" * (find_spec("torch") is None)
+            told = f"Layer {layer} was asked for; {self.corpus} has {known}{why}."
+            raise Refused(422, told, "layer")
         dim = dims[-1] if dim is None else dim
         if dim in dims or (self._scanned and 1 <= dim <= self.card.width):
             return Cut(layer, dim)
@@ -344,12 +347,7 @@ class Service:
         _check_texts(queries, "queries")
         if len(queries) > 1 and len(queries) * asked.get("k", DEFAULT_K) > MOST_HITS:
             raise Refused(422, f"An answer may have {MOST_HITS} documents; ask for fewer.", "k")
-
-        async def answer(name: str, served: ServedIndex) -> Table:
-            cut = served.cut(asked.get("layer"), asked.get("dim"))
-            ask = served.index.asked(asked)
-            return await self._answer(name, served, queries, cut, ask, compare)
-
+        answer = partial(self._answer, queries=queries, asked=asked, compare=compare)
         return await self._of_one_state(index, answer)
 
     async def _of_one_state(
@@ -369,10 +367,10 @@ class Service:
         name: str,
         served: ServedIndex,
         queries: Sequence[str],
-        cut: Cut,
-        ask: Ask,
+        asked: Mapping[str, Any],
         compare: bool,
     ) -> Table:
+        cut, ask = served.cut(asked.get("layer"), asked.get("dim")), served.index.asked(asked)
         cuts = [cut, served.full] if compare else [cut]
         opened = [
             known
@@ -550,10 +548,11 @@ class Service:
             try:
                 new = self.indexes[name].reopened()
             except UserError as error:
-                say(f"{name} has changed, and is served as it was before: {error}")
+                say(f"{now()} {name} has changed, and is served as it was before: {error}")
                 raise
             self.indexes[name] = new
-            say(f"{name} has changed: {new.documents:,} documents, {new.model} at {new.full}")
+            what = f"{new.documents:,} documents, {new.model} at {new.full}"
+            say(f"{now()} {name} has changed: {what}")
 
         if name not in self._reopening or self._reopening[name].done():
             self._reopening[name] = asyncio.create_task(asyncio.to_thread(reopen))
@@ -571,6 +570,11 @@ class Service:
                 return known
         hint = nearest(name[:80], dict.fromkeys(index.model for index in self.indexes.values()))
         raise Refused(404, f"There is no model {name[:80]!r}. {hint}", "model")
+
+
+def now() -> str:
+    """Return the time in UTC, which each line of the log has."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def example_of(document: Document) -> str:

@@ -116,17 +116,21 @@ def model_for(corpus: str, root: Path) -> str:
     return model
 
 
+def options_of(corpus: str, model: str, root: Path, whose: str = "--model") -> str:
+    """Return the options that name an index, as a person writes them in a shell."""
+    return shlex.join(["--corpus", corpus, whose, model, "--indexes", str(root)])
+
+
 def refuse_imported(index: IndexFolder) -> None:
     """Raise a UserError with what replaces the vectors of an index, where others made them."""
     for manifest in map(index.record, index.layers):
         if manifest.runtime == IMPORTED:
             label, root = manifest.label, index.root(manifest.corpus)
             whose = "--name" if index.card.exists() else "--model"
-            words = ["--corpus", label.source or manifest.corpus, whose, label.model]
-            words += ["--indexes", str(root), "--overwrite"]
+            of = options_of(label.source or manifest.corpus, label.model, root, whose)
             raise UserError(
                 f"{index} holds imported vectors, and none of other documents; m2dr index import "
-                f"VECTORS {shlex.join(words)} replaces them by those of all documents."
+                f"VECTORS {of} --overwrite replaces them by those of all documents."
             )
 
 

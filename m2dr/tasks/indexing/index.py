@@ -1,7 +1,6 @@
 """`m2dr index`: encode a corpus and build its indexes, change and push them."""
 
 import os
-import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from m2dr.tasks.corpus import (
     name_of_corpus,
     named,
     open_corpus,
+    options_of,
 )
 from m2dr.tasks.indexing.encode import EncodingJob, encode_stores
 from m2dr.tasks.indexing.steps import Target, reach
@@ -174,8 +174,8 @@ def sync(
     elif not path.with_name(WRITTEN).exists():
         what = f"{path} was not written by m2dr and is kept"
     if what:
-        words = "--corpus", request.corpus, "--model", request.model, "--indexes", str(request.root)
-        raise UserError(f"{what}: change it, then run m2dr index corpus {shlex.join(words)}.")
+        of = options_of(request.corpus, request.model, request.root)
+        raise UserError(f"{what}: change it, then run m2dr index corpus {of}.")
     with lock_file(path):
         return _change(request, path, add, set(delete), replace_same)
 

@@ -53,6 +53,7 @@ from m2dr.tasks.corpus import (
     name_of_corpus,
     open_bm25,
     open_corpus,
+    options_of,
 )
 from m2dr.tasks.models import with_lengths_of_index, words_of_index
 from m2dr.tasks.query import QueryEncoder, QueryEncoders, QueryPlan, plan_layers, plan_query
@@ -310,7 +311,13 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
         raise UserError(f"There is no engine {request.engine!r}. {nearest(request.engine, names)}")
     there = ", ".join(f"{index.dim} ({index.engine})" for index in built) or "none"
     folder = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
-    raise UserError(f"{folder} holds no finished index; dims: {there}. --engine exact needs none.")
+    index, dim = resolved.index, request.dim or resolved.card.width
+    of = options_of(request.corpus, resolved.model.name, index.root(resolved.corpus))
+    raise UserError(
+        f"{folder} holds no finished index; dims: {there}. --engine exact needs none; m2dr index "
+        f"corpus {of} --layer {resolved.plan.document_layer} --dim {dim} --engine "
+        f"{request.engine or 'flat'} builds one."
+    )
 
 
 @dataclass(frozen=True)

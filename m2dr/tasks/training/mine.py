@@ -21,7 +21,7 @@ from m2dr.index.folder import IndexFolder
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import open_model
 from m2dr.model.tokens import batched
-from m2dr.tasks.corpus import model_for, open_corpus
+from m2dr.tasks.corpus import model_for, open_corpus, options_of
 from m2dr.tasks.query import open_queries, plan_query
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
@@ -131,7 +131,9 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> RankQue
     dim = request.dim or max(built, default=card.width)
     if dim not in built:
         raise UserError(
-            f"{index_of.layer(source)} has no index at dim {dim}; built are dims {list(built)}."
+            f"{index_of.layer(source)} has no flat index of dim {dim}; m2dr index corpus "
+            f"{options_of(request.corpus, model.name, request.root)} --layer {source} --dim {dim} "
+            "builds it."
         )
     index, store = open_faiss(index_of.engine(source, dim)), index_of.store(source)
     cut = Cut(layer, dim)
