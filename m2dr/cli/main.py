@@ -133,7 +133,8 @@ def _show_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
     echo(f"m2dr {VERSION}")
     for name, version in package_versions().items():
-        echo(f"{name} {version}")
+        if name != "m2dr":
+            echo(f"{name} {version}")
     for line in device_names():
         echo(line)
     ctx.exit()

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from m2dr.core import variants
-from m2dr.core.errors import UserError, missing, nearest
+from m2dr.core.errors import UserError, missing, nearest, quoted
 from m2dr.core.option import Option, option, option_of
 from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity, as_utf8
 
@@ -246,7 +246,9 @@ class TrainSettings(RunSettings):
         """Yield what is wrong although each value alone is fine."""
         yield from super().problems()
         if self.variant not in variants.VARIANTS:
-            yield f"unknown variant {self.variant!r} ({nearest(self.variant, variants.VARIANTS)})"
+            meant = meant_by(self.variant.lower(), variants.VARIANTS)
+            known = f"Did you mean {meant}?" if meant else nearest("", variants.VARIANTS)
+            yield f"unknown variant {self.variant!r} ({known})"
         if len(self.loss_weights) != 3:
             yield "loss_weights are three numbers: by cosine, in the batch, by angle"
         if len(self.term_weights) != 4:
@@ -373,6 +375,7 @@ _USUAL = {
     "max_steps": ("steps",), "matryoshka_dims": ("dims",), "n_layers": ("layers",),
     "top_k": ("k", "depth"), "topk": ("k", "depth"), "hits": ("k",), "metrics": ("measures",),
     "per_device_train_batch_size": ("batch_size",), "max_length": ("length", "document_length"),
+    "matryoshka": ("mrl",), "matryoshkaloss": ("mrl",), "matryoshka2dloss": ("2dmse-st",),
 }  # fmt: skip
 
 
@@ -424,7 +427,10 @@ def request_of(
         try:
             values[name] = _converted(value, hints[name], described[name])
         except (ValueError, msgspec.ValidationError) as error:
-            problems.append(f"{name} = {value!r}: {str(error).rstrip('.')}")
+            why = str(error).rstrip(".")
+            if hasattr(value, "save_pretrained"):
+                why = "a model in memory; save_pretrained(FOLDER) writes it, and FOLDER is its name"
+            problems.append(f"{name} = {quoted(value).partition(chr(10))[0]}: {why}")
     if problems:
         raise UserError(f"{where}: {'; '.join(problems)}.")
     return replace(base, **values) if base else kind(**values)  # type: ignore[type-var]

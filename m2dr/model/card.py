@@ -3,17 +3,18 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard as HubCard
-from huggingface_hub import ModelCardData
+from huggingface_hub import ModelCardData, try_to_load_from_cache
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import write_text
 from m2dr.core.records import Cut, ExportRecord, ModelCard
-from m2dr.model.hub import FITTED_CUT, MODULES, hub_id
+from m2dr.model.hub import BUILT_IN, FITTED_CUT, MODULES, find_folder, hub_id
 
 README = "README.md"
 TEMPLATE = Path(__file__).with_name("card.md.j2")
@@ -81,6 +82,7 @@ def write_readme(
         UserError: README.md is not one of m2dr.
     """
     kept, metadata = _earlier(folder)
+    metadata = _licence(card.backbone, card.revision) | metadata
     kind = "graph" if "module" in more else "table" if "fitted_on" in more else "model"
     kind = "export" if export and kind == "model" else kind
     listed = folder / MODULES
@@ -116,6 +118,7 @@ def write_readme(
         "json": json.dumps(made, indent=2, default=str).replace("`", r"\u0060"),
         "text": lambda prefix: repr(prefix).replace("`", r"\x60"),
         "words": reads_words,
+        "licence": metadata.get("license_name") or metadata.get("license"),
         **more,
     }
     dataset = hub_dataset(str((settings or {}).get("corpus", "")))
@@ -153,6 +156,20 @@ def _earlier(folder: Path) -> tuple[str, dict[str, Any]]:
     metadata: dict[str, Any] = HubCard(text).data.to_dict() if text.startswith("---") else {}  # type: ignore[no-untyped-call]  # the hub does not annotate it
     metadata.pop("model-index", None)
     return kept[0], metadata
+
+
+def _licence(backbone: str, revision: str) -> dict[str, Any]:
+    """Return the licence in the metadata of a backbone's card; empty where it names none."""
+    found: Any = Path(backbone, README)
+    with suppress(UserError, ValueError, OSError):  # the name is that of another machine
+        if backbone == BUILT_IN:
+            found = find_folder(backbone) / README
+        elif revision:
+            found = try_to_load_from_cache(backbone, README, revision=revision)
+        data = HubCard.load(found).data.to_dict() if isinstance(found, str | Path) else {}
+        names = ("license", "license_name", "license_link")
+        return {name: data[name] for name in names if data.get(name)}
+    return {}
 
 
 def _example(card: ModelCard) -> Cut:

@@ -152,6 +152,9 @@ class ModelFolder:
         rows = listed or [ListedModule("Transformer", ""), ListedModule("Pooling", "1_Pooling")]
         inner = path / rows[0].path
         config = inner / "config.json"
+        if not config.exists() and (path / hub.WORDS).exists():
+            by = "m2dr.model.words.WordTable.open"
+            raise UserError(f"{path} holds the words of layer 0 and no full model; {by} reads it.")
         if not config.exists() or (inner / hub.ADAPTER).exists():
             adapter = f"no config.json, or an adapter ({hub.ADAPTER})"
             raise UserError(f"{inner} holds no full model: {adapter}.")

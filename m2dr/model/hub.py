@@ -31,7 +31,7 @@ TRANSFORMER_SETTINGS = tuple(  # of the Transformer; the first one that is there
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-_NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles
+_NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]  # no pickles
 _COPIES = ["onnx/*", "openvino/*"]  # for other runtimes
 _COPY = "models--"  # begins the name of a local copy's folder
 _COMMIT = re.compile("[0-9a-f]{40}")

@@ -96,7 +96,7 @@ def export_model(request: ExportRequest) -> Report:
     model = open_model(name)
     if layer == 0:
         words, dims = write_words(model, request.out, dim, request.exits)
-        text = f"Layer 0: {words:,} words, {dims} dims; {request.out}"
+        text = f"Layer 0: {words:,} words, {dims} dims; {request.out}, which WordTable.open reads"
     elif not (dim or request.exits or request.format):
         card = checkpoint.export_cut(model, layer, request.out)
         cuts = ", ".join(map(str, card.cuts)) or "none"

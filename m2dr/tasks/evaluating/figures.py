@@ -73,7 +73,7 @@ def draw_figures(request: FiguresRequest) -> Report:
                     )
             if TEX in request.formats:
                 files.append(request.out / plain(place) / f"{plain(measure)}.{TEX}")
-                write_text(files[-1], tex_table(told_apart(grids), measure))
+                write_text(files[-1], tex_table(grids, measure))
     return Report(files=tuple(files))
 
 
