@@ -75,11 +75,11 @@ def find_folder(
     try:
         copy = snapshot_download(name, allow_patterns=_NEEDED, ignore_patterns=_COPIES, **chosen)
     except Exception as error:  # the hub's client raises many classes of errors
-        if isinstance(error, LocalEntryNotFoundError):  # is offline, or no server answers
-            raise UserError(f"{name} is no folder, and the hub cannot be reached.") from error
         at = f" at revision {revision}" if revision else ""
-        reason = type(error).__name__
-        raise UserError(f"{name} is no folder, and no id that is there{at}: {reason}.") from error
+        what, reason = "no id that is there", type(error).__name__
+        if isinstance(error, LocalEntryNotFoundError):  # offline, or no server answers
+            what, reason = "no id with a copy here", "the hub cannot be reached"
+        raise UserError(f"{name} is no folder, and {what}{at}: {reason}.") from error
     return Path(copy)
 
 

@@ -12,6 +12,7 @@ from world import make_backbone
 from m2dr.core.errors import UserError
 from m2dr.core.settings import FitSettings, TrainSettings, read_settings
 from m2dr.model.checkpoint import load, open_model, read_card
+from m2dr.model.hub import find_folder
 from m2dr.tasks.training.fit import fit
 from m2dr.tasks.training.train import train
 
@@ -40,6 +41,16 @@ def cached(prepared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> P
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(prepared))
     monkeypatch.chdir(tmp_path)
     return prepared
+
+
+@pytest.mark.usefixtures("cached")
+@pytest.mark.parametrize(("name", "revision"), [("someone/else", ""), (NAME, "v9")])
+def test_offline_nothing_is_said_of_ids_that_may_be_there(name: str, revision: str) -> None:
+    at = f" at revision {revision}" if revision else ""
+    told = f"{name} is no folder, and no id with a copy here{at}: the hub cannot be reached."
+
+    with pytest.raises(UserError, match=f"^{told}$"):
+        find_folder(name, revision)
 
 
 def test_an_opened_model_is_one_commit_although_its_branch_moves(

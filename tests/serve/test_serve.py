@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -25,11 +27,13 @@ from m2dr import Encoder, Index, open_index
 from m2dr.core.errors import UserError
 from m2dr.core.files import read_record, write_record
 from m2dr.core.records import EXITS_FILE, Cut, IndexExits
-from m2dr.core.requests import IndexRequest, ServeRequest
+from m2dr.core.requests import IndexRequest, SearchRequest, ServeRequest
 from m2dr.evaluation.grid import PROVENANCE, Grid, Provenance, write_grid
 from m2dr.index.folder import IndexFolder
+from m2dr.serve import service
 from m2dr.serve.service import Service, find_grid
 from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.query import QueryEncoders
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ", "ignore:The words of")
 QUERIES = ("read the file", "open a path and close it", "sort")
@@ -336,6 +340,16 @@ def test_links_of_the_page_lead_somewhere(server: Server) -> None:
     assert {link: server.get(f"/{link}").status for link in links} == dict.fromkeys(links, 200)
 
 
+def test_without_torch_a_layer_that_is_not_there_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "find_spec", lambda _: None)
+    request = SearchRequest(index=str(world.home), device="cpu", dtype="fp32")
+
+    with pytest.raises(service.Refused, match="tiny has 0, .*; torch is not installed"):
+        service.ServedIndex(request, QueryEncoders()).cut(9, None)
+
+
 def test_names_of_the_web_need_a_token(server: Server, guarded: Server) -> None:
     for name in ("evil.example", "127.0.0.1.evil.example"):
         refused = server.post("/search", {"query": "a"}, Host=name)
@@ -345,7 +359,8 @@ def test_names_of_the_web_need_a_token(server: Server, guarded: Server) -> None:
     assert guarded.get("/health", Host="search.example").status == 200
 
 
-def test_end_answers_what_has_arrived(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_end_answers_what_has_arrived(world: World, tmp_path: Path, how: signal.Signals) -> None:
     body = json.dumps({"queries": ["read the file"] * 200, "layer": 4}).encode()
     with Server("--index", world.home, *CPU, "--batch-size", "1", cwd=tmp_path) as server:
         statuses: list[int] = []
@@ -356,12 +371,16 @@ def test_end_answers_what_has_arrived(world: World, tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         time.sleep(0.1)
-        code = server.stop()
+        code = server.stop(how)
         for thread in threads:
             thread.join()
 
         assert (statuses, code) == ([200] * 8, 0)
         assert "Traceback" not in server.log.read_text()
+        lines = [json.loads(e) for e in server.log.read_text().splitlines() if e.startswith("{")]
+        times = [datetime.fromisoformat(line["time"]) for line in lines]
+        assert len(times) > 8
+        assert times == sorted(times)
 
 
 def test_an_index_that_changes_is_answered_from_one_state(world: World, tmp_path: Path) -> None:
@@ -430,18 +449,18 @@ def test_words_fitted_again_on_disk_are_warned_of_until_they_answer(
     request = ServeRequest((str(tmp_path),), device="cpu", dtype="fp32")
 
     async def answers() -> list[dict[str, Any]]:
-        service = Service(request)
+        server = Service(request)
         how = ["a"], None, "query", 0, None, False
         try:
-            service.indexes["tiny"].open(Cut(0, 32))
+            server.indexes["tiny"].open(Cut(0, 32))
             write_record(path, right)  # as m2dr index fit does
-            old = [await service.search(["a"], {"layer": 0}, None, False)]
-            old.append(await service.embeddings(*how))
-            await service._reopened("tiny")
-            new = [await service.search(["a"], {"layer": 0}, None, False)]
-            return [*old, *new, await service.embeddings(*how)]
+            old = [await server.search(["a"], {"layer": 0}, None, False)]
+            old.append(await server.embeddings(*how))
+            await server._reopened("tiny")
+            new = [await server.search(["a"], {"layer": 0}, None, False)]
+            return [*old, *new, await server.embeddings(*how)]
         finally:
-            service.batcher.stop()
+            server.batcher.stop()
 
     told = [answer.get("warning") for answer in asyncio.run(answers())]
     assert told[2:] == [None, None]

@@ -1,17 +1,22 @@
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import done
 from safetensors.numpy import load_file, save_file
 from world import load_auto, make_corpus, write_beir
 
-from m2dr.core.requests import IndexRequest, MineRequest
+from m2dr.core.errors import UserError
+from m2dr.core.requests import IndexRequest, MineRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.indexing.index import index_corpus
+from m2dr.tasks.searching.search import open_searcher
 from m2dr.tasks.training import mine as verb
 from m2dr.tasks.training.mine import mine
 
@@ -167,6 +172,24 @@ def cosines(model: Path, corpus: Path, layer: int, dim: int) -> dict[str, dict[s
         query.id: {d.id: float(np.float32(q @ v)) for d, v in zip(documents, right, strict=True)}
         for query, q in zip(queries, left, strict=True)
     }
+
+
+def test_what_needs_an_index_names_the_command_that_builds_it(
+    model: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """Both a mining and a search without a name of an engine ask for the flat index."""
+    named = {"model": str(model), "root": tmp_path / "indexes", "device": "cpu"}
+    mining = MineRequest(tmp_path / "groups.jsonl", str(corpus), **named)
+    searching = SearchRequest(str(corpus), **named)
+    doors = (lambda: mine(mining), lambda: open_searcher(replace(searching, dim=32, engine="flat")))
+    for door in doors:
+        shutil.rmtree(tmp_path / "indexes", ignore_errors=True)
+        index_corpus(IndexRequest(str(corpus), dims=(8,), engines=("hnsw",), exits=False, **named))
+        with pytest.raises(UserError, match="dim.*m2dr index corpus .* builds") as told:
+            door()
+        words = shlex.split(str(told.value).split("m2dr ")[1].split(" builds")[0])
+        done(*words, "--device", "cpu")
+        door()
 
 
 @pytest.mark.parametrize(
