@@ -201,6 +201,7 @@ _FREQUENT = {
     "zulu": "ukuthi futhi noma uma kanye ngoba abantu kodwa kusho lapho",
 }
 _ENOUGH = 0.02  # of the words are frequent ones of a language, where the texts are of it
+_FEWEST = 3  # of them, where it is not English; neighbours share some
 _ACCENTED = 0.2  # of the words of English texts are not in plain letters, at most
 
 
@@ -209,7 +210,7 @@ def language_of(texts: Iterable[str]) -> str:
 
     Where they are fewer than 2 % of the words in every language it is English, if nearly all words
     are in its letters, as in code and in names. It is "none", with a warning, where Snowball has no
-    stemmer of the language.
+    stemmer of the language, or fewer than three of its frequent words are there.
     """
     split = Analyzer("none")
     counts = Counter(word for text in texts for word in split(text))
@@ -218,9 +219,12 @@ def language_of(texts: Iterable[str]) -> str:
     spaced = {word: n for word, n in counts.items() if not _UNSPACED.search(word)}
     others = sum(count for word, count in spaced.items() if not word.isascii())
     if shares[best] >= _ENOUGH * counts.total():
-        if has_stemmer(best):
+        if best != "english" and shares[best] < _FEWEST:
+            what = f"have too few frequent words to be sure that they are {best.title()}"
+        elif has_stemmer(best):
             return best
-        what = f"seem to be {best.title()}, of which there is no stemmer"
+        else:
+            what = f"seem to be {best.title()}, of which there is no stemmer"
     elif others <= _ACCENTED * sum(spaced.values()):
         return "english"
     else:

@@ -22,6 +22,7 @@ from m2dr.core.files import (
     write_record,
 )
 from m2dr.core.records import Document
+from m2dr.data import tables
 from m2dr.data.dataset import as_documents, row_of_document
 from m2dr.data.loaders import open_dataset
 from m2dr.data.qrels import JUDGED, judgement_of, read_judgements
@@ -144,11 +145,20 @@ def passages_of(documents: Iterable[Document], passages: Passages) -> Iterator[D
 
 
 def _changed_file(path: Path, columns: Columns, passages: Passages | None) -> str:
-    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    files: Iterable[Path] = [path] if path.is_file() else sorted(path.rglob("*"))
+    name = name_of(path)
+    if not tables.is_table(path):
+        dataset = open_dataset(str(path))
+        files, name = dataset.files, dataset.name
+        if columns:
+            told = "give the file of its documents or training rows"
+            raise UserError(f"Columns are those of a table, and {path} is none; {told}.")
+        if not files:
+            raise UserError(f"Passages are made of documents in files, and {path} has none.")
     stamps = [(str(file), *file_state(file)) for file in files]
     key = json_sha256([str(path.resolve()), stamps, dict(columns), passages])[:12]
     folder = cache_folder() / "data" / key
-    target = folder / f"{name_of(path)}.jsonl"
+    target = folder / f"{name}.jsonl"
     if not (target.exists() and (folder / _MADE).exists()):
         folder.mkdir(parents=True, exist_ok=True)
         write_record(folder / _MADE, Made(str(path), tuple(columns.items()), passages))
@@ -170,8 +180,10 @@ def _write(folder: Path, parts: Mapping[str, Iterable[Row]]) -> None:
 
 def _kept(data: object, columns: Columns, passages: Passages | None) -> Iterator[Row]:
     """Yield documents by role, and rows to train on as they are, without their bytes."""
-    if isinstance(data, str | PathLike) and not (columns or passages):
-        yield from map(row_of_document, open_dataset(fspath(data)).documents())
+    if isinstance(data, str | PathLike) and not columns:
+        documents = open_dataset(fspath(data)).documents()
+        documents = passages_of(documents, passages) if passages else documents
+        yield from map(row_of_document, documents)
         return
     rows = read_rows(Path(data)) if isinstance(data, str | PathLike) else rows_of(data)
     rows = _renamed(rows, columns)

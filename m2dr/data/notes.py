@@ -6,16 +6,15 @@ from typing import Any
 
 from m2dr.data.text_files import decoded
 
-# What stands between two lines of --- before a note, its keys with what belongs to each, and the
-# items of a list there.
+# What stands between two lines of --- before a note, and a key there with its value or its list.
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n*", re.MULTILINE | re.DOTALL)
 _KEYS = re.compile(r"^(?=[^\s#-])", re.MULTILINE)
-_KEY = re.compile(r"([^\s\"'\[\]{},&*!|>%@`?:#-][^\n]*?)[ \t]*:(?=\s|$)(.*)", re.DOTALL)
-_ITEM = re.compile(r"\s*-(?:\s+(.*))?")
+_UNREAD = re.compile(r"^\s*(?:#.*)?\n", re.MULTILINE)  # blank lines and comments
+_PAIR = re.compile(r"(\w[^\n]*?)[ \t]*:(?:[ \t]+(.*))?\n(([ \t]*)-[ \t].*\n(?:\4-[ \t].*\n)*)?")
+_ITEM = re.compile(r"^[ \t]*-[ \t]+(.*)$", re.MULTILINE)
 _WORD = r"""'(?:[^']|'')*'|"[^"\\]*"|[^\s,\[\]{}"'][^,\[\]{}]*"""
 _LIST = re.compile(rf"\[\s*(?:{_WORD})(?:\s*,\s*(?:{_WORD}))*\s*,?\s*\]")
-_COMMENT = re.compile(r"(?:^|\s)#.*")
-_SPECIAL = ("- ", *"[]{},&*!|>%@`?#\"'")  # first characters of what is no plain text in YAML
+_SPECIAL = tuple("[]{},&*!|>%@`?\"'")  # first characters of what is no plain text in YAML
 # A heading, or a block of code, in which a # is none.
 _HEADING = re.compile(
     r"^ {0,3}(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})(?:.*?^ {0,3}(?P=fence)[`~]*[ \t]*$|.*)"
@@ -34,53 +33,50 @@ def read_note(text: str) -> tuple[dict[str, Any], list[str]]:
     >>> read_note("---\ntags: [bread, yeast]\n---\n# Dough\n\nKnead.")
     ({'title': 'Dough', 'text': 'Knead.', 'metadata': {'tags': ['bread', 'yeast']}}, [])
     """
-    values, left = dict[str, Any](), dict[str, str]()
+    values, left = dict[str, Any](), list[str]()
     front = _FRONT.match(text)
     for entry in _KEYS.split(front[1]) if front else ():
-        key, value = found.groups() if (found := _KEY.fullmatch(entry)) else ("", entry)
         try:
-            if not key or key in values:
-                raise ValueError
-            values[key] = _value(value.rstrip())
-            if key == "title" and not isinstance(values[key], str | None):
-                values[key] = value.strip()
+            if cleared := _UNREAD.sub("", entry):
+                key, value = _pair(cleared)
+                if values.setdefault(key, value) is not value:
+                    raise ValueError
         except ValueError:
-            if _COMMENT.sub("", entry).strip():
-                name = key or entry.strip()
-                left[name] = left.get(name, "") + entry
-    before, text = ("".join(left.values()), text[front.end() :]) if front and values else ("", text)
-    title = values.pop("title", "")
+            left.append(entry)
+    left, text = (left, text[front.end() :]) if front and values else ([], text)
+    title = values.pop("title", None)
     for heading in () if title else _HEADING.finditer(text):
         if not heading["fence"]:
             title = heading["title"] or heading["underlined"]
             text = text[: heading.start()] + text[heading.end() :]
             break
-    row = {"title": title or "", "text": (before + text).strip(), "metadata": values}
-    return row, list(left) if before else []
+    whole = ("".join(left) + text).strip()
+    row = {"title": str(title or ""), "text": whole, "metadata": values}
+    return row, [entry.partition(":")[0].strip() for entry in left]
 
 
-def _value(written: str) -> Any:  # a text, a number, true, false, None or a list of them
-    """Return the value of a key; raise ValueError where it is none of these."""
-    lines = [line.strip() for line in written.strip().splitlines()]
-    items = [_ITEM.fullmatch(line) for line in lines]
-    if lines and all(items):
-        return [_scalar(item[1] or "", inside=True) for item in items if item]
-    value = " ".join(lines)
-    if _LIST.fullmatch(value):
-        return [_scalar(word.strip(), inside=True) for word in re.findall(_WORD, value[1:-1])]
-    return _scalar(value, below="\n" in written)
+def _pair(
+    entry: str,
+) -> tuple[str, Any]:  # of a text, a number, true, false, None or a list of them
+    """Return a key of front matter and its value; raise ValueError where it is none of these."""
+    found = _PAIR.fullmatch(entry)
+    if not found or (found[2] and found[3]):
+        raise ValueError
+    key, word = found[1], (found[2] or "").strip()
+    if found[3] or _LIST.fullmatch(word):
+        words = _ITEM.findall(found[3] or "") or re.findall(_WORD, word[1:-1])
+        return key, [_scalar(each.strip(), inside=True) for each in words]
+    return key, _scalar(word)
 
 
-def _scalar(word: str, inside: bool = False, below: bool = False) -> Any:
+def _scalar(word: str, inside: bool = False) -> Any:
     if quoted := re.fullmatch(r"'((?:[^']|'')*)'", word):
         return quoted[1].replace("''", "'")
-    plain = _COMMENT.sub("", word).strip()
+    plain = re.sub(r"(?:^|\s+)#.*", "", word)
     for each in (word, plain):
         with suppress(ValueError):
             return decoded(each)
-    # In a list, and below its key, a text with a colon is an object.
-    if plain.startswith(_SPECIAL) or (below and plain != word):
-        raise ValueError
-    if (inside or below) and ": " in f"{plain} ":
+    # In a list a text with a colon is an object.
+    if plain.startswith(_SPECIAL) or (inside and ": " in f"{plain} "):
         raise ValueError
     return plain

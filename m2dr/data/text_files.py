@@ -4,7 +4,6 @@ What compresses a file is read from its first bytes, whatever its name says; a b
 no text, and says whether a file is in UTF-16 or UTF-32. Any other is in UTF-8.
 """
 
-import codecs
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -25,11 +24,9 @@ if TYPE_CHECKING:
 LINE = "\0line"  # the column of a file without columns
 _BLOCK = 2**24  # bytes of cells parsed at once; no row may be longer
 _LINES = 2**22  # bytes of lines read at once
-_MARK = codecs.BOM_UTF8
+_MARK = b"\xef\xbb\xbf"  # of the byte order, in UTF-8
 # By their marks, of which that of UTF-32 begins with the one of UTF-16.
-_WIDE = {
-    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"
-}  # fmt: skip
+_WIDE = {b"\xff\xfe\0\0": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
 
 
@@ -72,11 +69,7 @@ def content(path: Path) -> str:
         UserError: it cannot be read, or is not in UTF-8.
     """
     with reading(path), open_decompressed(path) as file:
-        found = bytes(file.read()).removeprefix(_MARK)
-    try:
-        return found.decode()
-    except UnicodeDecodeError:
-        raise _no_text(path) from None
+        return bytes(file.read()).decode("utf-8-sig")
 
 
 def first_line(path: Path) -> str:

@@ -27,7 +27,7 @@ from m2dr.core.records import Asked, Document
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset, document_line
 from m2dr.data.loaders import open_dataset
-from m2dr.data.memory import CORPUS_FILE, Columns, Made, Passages, name_of_data
+from m2dr.data.memory import Columns, Made, Passages, name_of_data
 from m2dr.data.tables import is_table, name_of
 from m2dr.index.bm25 import Bm25
 from m2dr.index.docids import Docids, encode_docids
@@ -92,7 +92,7 @@ def as_indexed(name: str, asked: Asked) -> tuple[str, Asked]:
     made = Made.of(path)
     columns, passages = made.columns or asked.columns, made.passages or asked.passages
     now = replace(asked, columns=columns, passages=passages)
-    if Path(made.path, CORPUS_FILE).exists():
+    if Path(made.path, WRITTEN).exists():
         return name, now
     original = f"{called}={made.path}" if called else made.path
     return changed_corpus(original, dict(columns), passages), now

@@ -47,8 +47,10 @@ class DataReport(Report):
         """Return the tables, the first rows and the problems."""
         parts = [_table(rows) for rows in (self.texts, self.splits) if rows]
         parts.append("\n".join(str(row)[:500] for row in self.first))
-        if self.splits.get("train", {}).get("given negatives") == 0:
-            parts.append("No negatives are given for train: a training draws them at random.")
+        if (given := self.splits.get("train", {}).get("given negatives")) is not None:
+            used = f"those given for {counted(given, 'queries', ',')} of train first"
+            used = used if given else "all at random, as train gives none"
+            parts.append(f"A training draws no negatives unless --negatives says how many: {used}.")
         parts.append("\n".join(self.problems) or f"Nothing is wrong with it{self.use}.")
         return "\n\n".join(parts)
 

@@ -91,6 +91,19 @@ def test_words_of_a_language_without_a_stemmer_are_taken_whole(text: str, named:
         assert language_of([text]) == "none"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dnes ráno jsme šli do města koupit chléb a mléko, ale obchod byl na náměstí zavřený",
+        "Ela comprou pão e leite; depois fomos à praia, com sol e sem vento, tomar banho",
+        "De kinderen speelden buiten en aten een appel",
+    ],
+)
+def test_the_language_of_few_frequent_words_is_unsure(text: str) -> None:
+    with pytest.warns(UserWarning, match="too few frequent words to be sure.*does not stem"):
+        assert language_of([text]) == "none"
+
+
 @pytest.mark.parametrize("text", ["", "def parse(line): return int(line)", "東京都 2024", "naïve"])
 def test_texts_without_frequent_words_are_as_english(text: str) -> None:
     assert language_of([text, "readlines open close file list number class module"]) == "english"

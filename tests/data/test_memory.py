@@ -18,14 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import defstruct
+from world import write_beir
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Document, Judgement, Query
-from m2dr.data.dataset import as_documents, row_of_document
+from m2dr.core.records import Asked, Document, Judgement, Query
+from m2dr.data.dataset import Dataset, MemoryCorpus, as_documents, row_of_document
 from m2dr.data.loaders import open_dataset
 from m2dr.data.memory import name_of_data, passages_of
 from m2dr.data.tables import rows_of
-from m2dr.tasks.corpus import CorpusDigest
+from m2dr.tasks.corpus import CorpusDigest, as_indexed
 
 ROWS = [{"id": "a", "text": "open", "year": 1999}, {"id": "b", "text": "close", "year": 2001}]
 DOCUMENTS = [
@@ -492,3 +493,56 @@ def test_passages_of_a_folder_of_notes(tmp_path: Path) -> None:
         Document("a.md#1", "one two three", "T"), Document("a.md#2", "three four", "T"),
         Document("b.txt", "one"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["beir", "msmarco"])
+def test_passages_of_a_folder_of_several_files(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "datasets" / "several"
+    if layout == "beir":
+        rows = [{"_id": "a", "title": "T", "text": "one two three four"}, {"_id": "b", "text": ""}]
+        write_beir(folder, rows, {"q": "two"}, test=[("q", "a", 1)])
+    else:
+        folder.mkdir(parents=True)
+        (folder / "collection.tsv").write_text("a\tone two three four\nb\t\n")
+        (folder / "qrels.test.tsv").write_text("q\t0\ta\t1\n")
+    name = "several" if layout == "beir" else "datasets/several"  # the first is a bare name
+
+    made = name_of_data(name, passages=(3, 1))
+    documents = list(open_dataset(made).documents())
+
+    assert [each.id for each in documents] == ["a#1", "a#2", "b"]
+    assert [each.title for each in documents] == (["T", "T", ""] if layout == "beir" else [""] * 3)
+    assert as_indexed(name, Asked(passages=(3, 1)))[0] == made
+    corpus = folder / ("corpus.jsonl" if layout == "beir" else "collection.tsv")
+    corpus.write_text(corpus.read_text().replace("three", "3"))
+    changed = list(open_dataset(name_of_data(name, passages=(3, 1))).documents())
+    assert changed[0].text == "one two 3"
+
+
+def test_passages_of_what_has_no_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Dataset("pydocs", MemoryCorpus([Document("a", "one two three four")]), {})
+    monkeypatch.setattr("m2dr.data.memory.open_dataset", lambda _: found)
+
+    with pytest.raises(UserError, match="Passages are made of documents in files, and pydocs"):
+        name_of_data("pydocs", passages=(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "reason"),
+    [
+        ("beir", {"columns": {"text": "Body"}}, "beir is none; give the file of its documents"),
+        ("absent", {"passages": (3, 1)}, "There is no data set 'absent'"),
+        ("absent", {"columns": {"text": "Body"}}, "There is no data set 'absent'"),
+    ],
+)
+def test_columns_and_passages_of_what_is_no_table_are_refused(
+    name: str, told: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_beir(tmp_path / "beir", [{"_id": "a", "text": "one"}], {"q": "one"}, test=[("q", "a", 1)])
+
+    with pytest.raises(UserError, match=reason):
+        name_of_data(name, **told)

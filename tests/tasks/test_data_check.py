@@ -75,4 +75,6 @@ def test_a_file_of_groups(kind: str, tmp_path: Path) -> None:
     assert lines[1].split() == ["documents", "4", "0", "0", "2", "5"]
     assert lines[5].split() == ["train", "2", "2", "2", "2"]
     assert any("'text': 'a b c'" in line for line in lines)
+    used = "no negatives unless --negatives says how many: those given for 2 queries of train first"
+    assert any(used in line for line in lines)
     assert lines[-1] == "Nothing is wrong with it."

@@ -212,9 +212,8 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
         )
         if scored.note:
             say(f"{dataset.name} {split}: {scored.note}")
-    negatives = "other documents of the batch"
-    if settings.negatives:
-        negatives += f", and {settings.negatives} per query {origin}"
+    own = origin if settings.negatives else "(negatives = 0; given ones are not drawn)"
+    negatives = f"other documents of the batch, and {settings.negatives or 'none'} per query {own}"
 
     def example(epoch: int, place: int) -> Group:
         groups.set_epoch(epoch)
