@@ -9,6 +9,8 @@ from typing import Any
 import pandas
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import losses
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 import m2dr
@@ -174,9 +176,24 @@ def test_loss_is_a_function_of_scores(given: dict[str, Any], tmp_path: Path) -> 
     same = m2dr.train(out=tmp_path / "same", loss=own, **given)
     other = m2dr.train(out=tmp_path / "other", loss=lambda x, _: x.mean(dim=(-2, -1)), **given)
 
-    assert set(seen) == {((4, 4), (4, 4))}
+    assert set(seen[1:]) == {((4, 4), (4, 4))}  # the first one is a trial, before anything begins
     assert same.card.fingerprint == usual.card.fingerprint
     assert other.card.fingerprint != usual.card.fingerprint
+
+
+def test_what_other_libraries_have_as_loss_or_backbone_is_refused_before_a_training(
+    given: dict[str, Any], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    theirs = SentenceTransformer(str(tiny_backbone), device="cpu")
+    for loss in (losses.CoSENTLoss, losses.CoSENTLoss(theirs), lambda logits, _: logits.sum()):
+        with pytest.raises(UserError, match="loss is a function that takes logits .* is none: "):
+            m2dr.train(out=tmp_path / "m", loss=loss, **given)
+    with pytest.raises(UserError, match="a model in memory; save_pretrained") as told:
+        m2dr.train(out=tmp_path / "m", **given | {"backbone": theirs})
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "m").exists()
+    with pytest.raises(UserError, match=r"Did you mean mrl\?"):
+        m2dr.train(out=tmp_path / "m", **given | {"variant": "MatryoshkaLoss"})
 
 
 @pytest.mark.parametrize("resumed_with", ["nothing", "another", "the same"])

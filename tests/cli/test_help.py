@@ -46,6 +46,7 @@ def test_version_lists_libraries_and_devices() -> None:
     assert re.search(r"^m2dr [\d.]+\n", told)
     assert "\ntorch " in told
     assert "\ncpu, " in told
+    assert told.count("m2dr ") == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,23 @@ def saved(backbone: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path
         return tmp_path / "model"
 
     return made
+
+
+def test_a_card_has_the_licence_that_the_card_of_its_backbone_names(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    theirs = Path(shutil.copytree(backbone("bert"), tmp_path / "theirs"))
+    encoder, tokenizer = load(theirs)
+    save(encoder, tokenizer, encoder.card, tmp_path / "unnamed")
+    (theirs / "README.md").write_text("---\nlicense: other\nlicense_name: gemma\n---\n# Theirs\n")
+    save(encoder, tokenizer, encoder.card, tmp_path / "named")
+
+    unnamed, named = (tmp_path / name / "README.md" for name in ("unnamed", "named"))
+    assert "| licence | none is named by the card of" in unnamed.read_text()
+    assert ModelCard.load(unnamed).data.license is None
+    data = ModelCard.load(named).data
+    assert (data.license, data.license_name) == ("other", "gemma")
+    assert "| licence | gemma |" in named.read_text()
 
 
 @pytest.mark.parametrize("model_type", BACKBONES)

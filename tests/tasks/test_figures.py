@@ -63,6 +63,17 @@ def test_a_table_for_latex(results: Path, tmp_path: Path) -> None:
     assert sum(cell.startswith(r"\textbf{.") for row in cells for cell in row) == 6
 
 
+def test_a_table_for_latex_tells_systems_apart_once(tmp_path: Path) -> None:
+    for name, system in (("a", "exact"), ("b", "hnsw")):
+        grid = Grid(name, "corpus", "test", 9, {Cut(2, 8): {"RR@10": 0.5}}, system=system)
+        write_grid(grid, tmp_path / "results" / name)
+    request = FiguresRequest((tmp_path / "results",), tmp_path / "out", formats=("tex",))
+
+    (file,) = draw_figures(request).files
+
+    assert "& b (hnsw) &" in file.read_text()
+
+
 def test_the_gap_to_separate_takes_one_model_per_cut(results: Path, tmp_path: Path) -> None:
     apart = tmp_path / "apart"
     for seed, cut in enumerate((Cut(2, 8), Cut(4, 32))):

@@ -17,6 +17,7 @@ from shell import python
 from world import make_backbone, make_model
 
 import m2dr
+from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluation.grid import read_grid
 from m2dr.model.card import BEGIN, END
@@ -127,6 +128,9 @@ def test_layer_0_is_exported_as_words(tiny_fitted: Path, tmp_path: Path) -> None
     exec(lines.replace('["a question"]', repr(TEXTS)), names)
     np.testing.assert_allclose(names["queries"], WordTable.open(tiny_fitted).embed(TEXTS, 8))
     assert "words, 8 dims" in out
+    assert "WordTable.open reads" in out
+    with pytest.raises(UserError, match=r"words of layer 0 and no full model; .*WordTable\.open"):
+        load(tmp_path / "words")
     ModelCard.load(tmp_path / "words" / "README.md")
 
 
