@@ -510,7 +510,8 @@ def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` 
         value = [fspath(part) if isinstance(part, PathLike) else part for part in value]
     forms = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
     choices = [choice for part in forms for choice in get_args(part)]
-    if choices and value is not None and value not in choices:
+    given = value if is_list else [value]
+    if choices and value is not None and not all(each in choices for each in given):
         raise ValueError(f"not one of {', '.join(choices)}")
     typed = msgspec.convert(value, hint, strict=not is_list, dec_hook=lambda kind, word: kind(word))
     for one in typed if is_list else (typed,):

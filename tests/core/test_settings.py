@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.core.settings import TrainSettings, read_settings
+from m2dr.core.requests import FiguresRequest
+from m2dr.core.settings import TrainSettings, read_settings, request_of
 
 
 def test_options_overrule_words_and_words_the_file(tmp_path: Path) -> None:
@@ -73,3 +74,10 @@ def test_a_setting_overrules_one_field_of_the_variant() -> None:
     recipe = read_settings(TrainSettings, None, ["variant=fixed-doc", "full_dim=true"]).recipe()
 
     assert (recipe.documents, recipe.full_dim, recipe.align) == ("last", True, "pca")
+
+
+def test_one_of_several_choices_is_taken_and_a_long_value_is_cut_in_messages() -> None:
+    assert request_of(FiguresRequest, {"format": "pdf"}).formats == ("pdf",)
+    with pytest.raises(UserError, match="not one of png") as caught:
+        request_of(FiguresRequest, {"format": ["gif"] * 1000})
+    assert len(str(caught.value)) < 300
