@@ -6,14 +6,15 @@ Shapes: L layers, B queries, N documents, H width, K prefix lengths, D dims of a
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, quoted
 from m2dr.core.records import Cut, Similarity
 from m2dr.core.variants import VARIANTS, Candidates, Distill, Loss, Variant
 from m2dr.training.losses import (
@@ -402,3 +403,24 @@ def _pairs(batch: ScoredBatch) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
         return torch.stack(found, dim=-2)
 
     return similarities, labels, angles
+
+
+def refuse_other_loss(loss: ScoreLoss) -> None:
+    """Raise UserError for a loss that does not take scores, such as one that owns a model."""
+    try:
+        found: Any = loss(torch.zeros(2, 3, 4), torch.zeros(3, 4, dtype=torch.bool))
+        why = "" if found.shape == (2,) else f"it gives {quoted(found)}"
+    except Exception as error:  # anything that a function of others may raise
+        why = quoted(error)
+    if why:
+        takes = "logits [..., B, N] and excluded documents [B, N] and returns [...]"
+        raise UserError(f"loss is a function that takes {takes}; {loss_name(loss)} is none: {why}.")
+
+
+def loss_name(loss: ScoreLoss) -> str:
+    """Return module:name of a loss that is a function or an object."""
+    function: Any = loss
+    while isinstance(function, partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from m2dr.core.errors import Interrupted, UserError, counted, quoted
+from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import read_training_log
 from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
@@ -36,7 +36,7 @@ from m2dr.tasks.training.training_data import (
     pass_tokens,
 )
 from m2dr.training.module import TrainingModule
-from m2dr.training.objective import ScoreLoss
+from m2dr.training.objective import ScoreLoss, loss_name, refuse_other_loss
 from m2dr.training.trainer import (
     Callbacks,
     Examples,
@@ -188,7 +188,7 @@ def train(
         why = f"{data.name} has none" if settings.evaluate_steps else "evaluate_steps is 0"
         raise UserError(f"Early stopping needs a score on dev; {why} (dev = {settings.dev!r}).")
     if loss:
-        _refuse_other(loss)
+        refuse_other_loss(loss)
     beside = setup.beside | ({run_folder.LOSS: loss_name(loss)} if loss else {})
     with run_folder.open_training(folder, settings, resume, overwrite, beside):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
@@ -209,29 +209,6 @@ def train(
             return checkpoint.save(*setup.loaded, card, folder)
 
         return run(setup, data.quality, save, folder, resume, "Training", callbacks)
-
-
-def _refuse_other(loss: ScoreLoss) -> None:
-    """Raise UserError for a loss that does not take scores, such as one that owns a model."""
-    import torch
-
-    try:
-        found: Any = loss(torch.zeros(2, 3, 4), torch.zeros(3, 4, dtype=torch.bool))
-        why = "" if found.shape == (2,) else f"it gives {quoted(found)}"
-    except Exception as error:  # anything that a function of others may raise
-        why = quoted(error)
-    if why:
-        takes = "logits [..., B, N] and excluded documents [B, N] and returns [...]"
-        raise UserError(f"loss is a function that takes {takes}; {loss_name(loss)} is none: {why}.")
-
-
-def loss_name(loss: ScoreLoss) -> str:
-    """Return module:name of a loss that is a function or an object."""
-    function: Any = loss
-    while isinstance(function, partial):
-        function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}:{named.__qualname__}"
 
 
 def run(
