@@ -218,7 +218,7 @@ def language_of(texts: Iterable[str]) -> str:
     best = max(shares, key=shares.__getitem__)
     spaced = {word: n for word, n in counts.items() if not _UNSPACED.search(word)}
     others = sum(count for word, count in spaced.items() if not word.isascii())
-    if shares[best] >= _ENOUGH * counts.total():
+    if shares[best] >= max(_ENOUGH * counts.total(), 1):
         if best != "english" and shares[best] < _FEWEST:
             what = f"have too few frequent words to be sure that they are {best.title()}"
         elif has_stemmer(best):

@@ -114,6 +114,11 @@ def documents_in(
     return passages_of(documents, passages) if passages else documents
 
 
+def document_of(passage: str) -> str:
+    """Return the id of a document of which `passages_of` made a passage of this id."""
+    return re.sub(r"#[1-9][0-9]*$", "", passage)
+
+
 def passages_of(documents: Iterable[Document], passages: Passages) -> Iterator[Document]:
     """Yield documents, and in place of a long one its passages, whose ids end in #1, #2, ….
 

@@ -322,13 +322,17 @@ def blended(
         scores, rows = _NONE
     best = words.max(initial=0) or np.float32(1)
     total = words / best * np.float32(weight)
-    least = low = np.float32(0)
-    factor = 0.0
+    least = np.float32(0)
+    factor = offset = 0.0
     if rows.size:
         low, high = scores[:HYBRID_DEPTH].min(), scores.max()
         if high > low:  # else the vector, perhaps of unknown words, tells no document from another
             total[rows] += (scores - low) / (high - low) * np.float32(1 - weight)
             factor = (1 - weight) / float(high - low)
+            offset = -factor * float(low)
+        elif rows.size == 1:  # which alone fits a filter, and is the best
+            total[rows] += np.float32(1 - weight)
+            offset = 1 - weight
         if rows.size >= k:
             least = np.partition(total[rows], -k)[-k]
     if least > 0:  # which k documents reach
@@ -337,5 +341,5 @@ def blended(
         is_candidate = words > 0
         is_candidate[rows] = True
     candidates = np.flatnonzero(is_candidate)
-    scale = (factor, weight / float(best), -factor * float(low))
+    scale = (factor, weight / float(best), offset)
     return *contenders(candidates, total[candidates], k), scale

@@ -63,6 +63,32 @@ def test_cut_of_the_encoder_is_the_default(model: m2dr.Encoder, tmp_path: Path) 
     assert index.search(TEXT, k=1).hits[0].docid == f"d{scores.argmax()}"
 
 
+def test_changes_are_of_documents_as_they_were_built(model: m2dr.Encoder, tmp_path: Path) -> None:
+    """Of the columns that were named, and of all passages of a document."""
+    long, other = " ".join(WORDS[:9]), " ".join(WORDS[9:14])
+    index = m2dr.Index.build(
+        model, [{"Key": "a", "Body": long}, {"Key": "b", "Body": "open"}], dims=[8],
+        columns={"id": "Key", "text": "Body"}, passages=(4, 1), folder=tmp_path, exits=False,
+    )  # fmt: skip
+    built = {"a#1", "a#2", "a#3", "b"}
+
+    def docids() -> set[str]:
+        return {hit.docid for hit in index.search("open", k=99)}
+
+    assert docids() == built
+    with pytest.raises(UserError, match="holds 'a' already, with another content"):
+        index.add([{"Key": "a", "Body": other}])
+    assert docids() == built
+    report = index.add([{"Key": "a", "Body": other}, {"Key": "c", "Body": "shut"}], replace=True)
+    assert docids() == {"a#1", "a#2", "b", "c"}
+    assert (report.documents, report.added, report.deleted) == (4, 3, 3)
+    assert [index.get(f"a#{n}")["text"] for n in (1, 2)] == [
+        " ".join(WORDS[9:13]), " ".join(WORDS[12:14])
+    ]  # fmt: skip
+    index.delete("a")
+    assert docids() == {"b", "c"}
+
+
 def test_a_query_that_is_cut_is_said(model: m2dr.Encoder, tmp_path: Path) -> None:
     index = m2dr.Index.build(model, DOCUMENTS, dims=[8], folder=tmp_path, exits=False)
     short = "open " * (index.searcher().encoder.card.query_length - 3)  # prompt, [CLS], [SEP]
@@ -357,6 +383,7 @@ def test_saved_and_loaded(model: m2dr.Encoder, tmp_path: Path) -> None:
         loaded.save(tmp_path / "saved")
 
 
+@pytest.mark.filterwarnings("ignore:Queries of more than 5 tokens")
 def test_lengths_of_the_encoder(model: m2dr.Encoder, tmp_path: Path) -> None:
     short = m2dr.Encoder(model.name, query_length=5, document_length=4, **FP32)
     expected = short.similarity(short.encode_queries(TEXT), short.encode_documents(DOCUMENTS))[0]

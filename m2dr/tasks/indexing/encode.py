@@ -623,4 +623,4 @@ def _encode(
     length = job.stores[0][1].label.document_length
     if cut := sum(shard.cut for shard in done):
         of = f"{cut:,} of {counted(documents, 'documents', ',')}"
-        say(f"{of} were cut at {length} tokens; --passages splits those that are not judged.")
+        say(f"{of} were cut at {length} tokens; --passages splits long ones for searches.")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -15,7 +16,7 @@ from m2dr.core.records import Cut, Document
 from m2dr.core.report import Report, timed
 from m2dr.core.requests import IndexRequest, PushRequest, refuse_both
 from m2dr.data.dataset import document_line, row_of_document
-from m2dr.data.memory import CORPUS_FILE
+from m2dr.data.memory import CORPUS_FILE, document_of, passages_of
 from m2dr.index.engines import check_engine
 from m2dr.index.folder import IndexFolder
 from m2dr.index.manifest import IndexManifest
@@ -186,39 +187,47 @@ def _change(
     model, changed = open_model(request.model), path.with_name(CHANGED)
     _ = model.folder  # which vectors that somebody else made do not have
     dataset = open_corpus(request.corpus)
-    new = {document.id: document for document in distinct_documents(add)}
-    absent, replaced, count = set(gone), dict[str, bool](), 0  # replaced: whether it differs
+    index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
+    passages = index.asked.passages  # of which a document may have several rows
+    new = {
+        document.id: [*passages_of([document], passages)] if passages else [document]
+        for document in distinct_documents(add)
+    }
+    absent, old, count, deleted = set(gone), defaultdict[str, list[Document]](list), 0, 0
     remove_files(path.parent, f".{CHANGED}.*{TEMPORARY_SUFFIX}")  # of a change that was killed
     with atomic_path(changed) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
             for document in dataset.documents():
-                absent.discard(document.id)
-                if document.id in new:
-                    fresh = new.pop(document.id)
-                    replaced[document.id] = row_of_document(fresh) != row_of_document(document)
-                    document = fresh
-                if document.id not in gone:
-                    file.write(document_line(document))
-                    count += 1
-            for document in new.values():
-                file.write(document_line(document))
-        if not replace_same and (
-            others := [docid for docid, differs in replaced.items() if differs]
-        ):
+                names = [document.id, *([document_of(document.id)] if passages else [])]
+                absent.difference_update(names)
+                rows = [] if gone.intersection(names) else [document]
+                deleted += not rows
+                for name in [name for name in names if name in new][:1]:
+                    rows = [] if name in old else new[name]
+                    old[name].append(document)
+                file.writelines(map(document_line, rows))
+                count += len(rows)
+            for name in [name for name in new if name not in old]:
+                file.writelines(map(document_line, new[name]))
+                count += len(new[name])
+        others = [name for name, rows in old.items() if not _are_alike(rows, new[name])]
+        if others and not replace_same:
             raise UserError(f"{path} holds {others[0]!r} already, with another content.")
         if absent:
             raise UserError(f"{path} does not hold {min(absent)!r}; nothing was deleted.")
-        if not count + len(new):
+        if not count:
             raise UserError(f"All documents of {path} cannot be deleted; one must stay.")
         shutil.copymode(path, temporary)
-    index = IndexFolder.of(request.root, dataset.name, model.card.fingerprint)
     job, _, stores = encode_stores(request, model, index.layers, changed)
     changed.replace(path)
     sync_folder(path.parent)
     reach(Target(job, open_corpus(request.corpus), stores))
-    return ChangeReport(
-        count + len(new), len(new) + len(replaced), len(gone) + sum(replaced.values())
-    )
+    deleted += sum(len(old[name]) for name in others)
+    return ChangeReport(count, sum(map(len, new.values())), deleted)
+
+
+def _are_alike(one: Iterable[Document], other: Iterable[Document]) -> bool:
+    return [*map(row_of_document, one)] == [*map(row_of_document, other)]
 
 
 # Pushing

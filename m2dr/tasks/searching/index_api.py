@@ -179,9 +179,9 @@ class Index:
                 "runtime": encoder.options["runtime"] if encoder.layer else "torch",
             }
         index = cls(requests.SearchRequest(request.corpus, named, **shared))
-        if passages:  # for documents that are added
-            home = index.resolved.index
-            home.ask(replace(home.asked, passages=passages))
+        if (columns or passages) and not is_name:  # for documents that are added
+            home, own = index.resolved.index, tuple(sorted((columns or {}).items()))
+            home.ask(replace(home.asked, columns=own, passages=passages))
         return index
 
     @classmethod
@@ -329,7 +329,7 @@ class Index:
             documents: as `build` takes them. Where all ids are whole numbers, as those that `build`
                 gave, new documents may have none, and the next numbers are theirs.
             replace: whether documents of the same ids are replaced.
-            columns: as `build` takes them.
+            columns: as `build` takes them; by default those of the index.
 
         Raises:
             UserError: an id is there already, a document has no id or no text, the index was
@@ -341,8 +341,8 @@ class Index:
         known = list(self.searcher().documents.docids)
         is_numbered = all(map(str.isdecimal, known))
         first = max(map(int, known)) + 1 if is_numbered else None
-        passages = self.resolved.index.asked.passages
-        added = documents_in(documents, columns, passages, first)
+        own = dict(self.resolved.index.asked.columns)
+        added = documents_in(documents, own if columns is None else columns, first=first)
         report = sync(self._index_request(), added, replace_same=replace)
         self._reopen()
         return report
