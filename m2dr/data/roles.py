@@ -128,10 +128,11 @@ LABELLED = Roles(
 )
 # A vector of another tool, and the keys above it in the answers of OpenAI, Google, Cohere and
 # others.
-VECTOR = Roles(
-    id=("custom_id", "key", *dict.fromkeys((*DOCUMENT["id"], *QUERY["id"]))),
-    vector=(
+VECTOR = Roles({
+    "id": ("custom_id", "key", *dict.fromkeys((*DOCUMENT["id"], *QUERY["id"])), "pk", "ids"),
+    "vector": (
         "embedding", "embeddings", "vector", "vectors", "emb", "values", "float",
         "response", "body", "data",
     ),
-)  # fmt: skip
+    ASIDE: ("index", "object", "model", "usage", "texts"),
+})  # fmt: skip

@@ -5,7 +5,7 @@ Shapes: N vectors of D dims, n of them.
 
 from array import array
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from m2dr.core.arrays import Array, Float32, Floats, Int64
 from m2dr.core.errors import UserError, counted
+from m2dr.core.progress import say_once
 from m2dr.data.roles import VECTOR
 from m2dr.data.tables import Row, id_of, is_table, parsed, read_lines, suffix_of
 
@@ -98,14 +99,16 @@ def open_vectors(path: Path, ids: Path | None = None) -> Vectors:
     """
     names: Sequence[str] | None
     if suffix_of(path) in (".npy", ".npz"):
-        matrix, names = _arrays(path)
+        matrix, names, unread = _arrays(path)
     elif is_table(path):
-        matrix, names = _table(path)
+        matrix, names, unread = _table(path)
     else:
         raise UserError(f"{path} is no .npy, .npz, .jsonl or .parquet file of vectors.")
     if matrix.ndim != 2 or matrix.dtype.kind != "f" or 0 in matrix.shape:
         shape = f"{matrix.dtype} of shape {list(matrix.shape)}"
         raise UserError(f"{path} holds {shape}, not floats of shape [vectors, dims].")
+    if unread and not (ids or names):
+        say_once(f"{path}: its vectors are taken in order; not read are {', '.join(unread)}.")
     count, width = matrix.shape
     return Vectors(path, count, width, matrix.__getitem__, read_ids(ids) if ids else names)
 
@@ -125,45 +128,44 @@ def read_ids(path: Path) -> list[str]:
     return ids
 
 
-def _arrays(path: Path) -> tuple[Array, Sequence[str] | None]:
+def _arrays(path: Path) -> tuple[Array, Sequence[str] | None, Iterable[str]]:
     try:  # no pickle is read: opening one would run its code
         if suffix_of(path) == ".npy":
-            return np.lib.format.open_memmap(path, mode="r"), None
+            return np.lib.format.open_memmap(path, mode="r"), None, ()
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = list(archive.values())
-        matrices = [each for each in arrays if each.ndim == 2]
-        ids = [each for each in arrays if each.ndim == 1 and each.dtype.kind in "Uiu"]
+            arrays = dict(archive)
+        matrices = [name for name, each in arrays.items() if each.ndim == 2]
+        ids = [n for n, each in arrays.items() if each.ndim == 1 and each.dtype.kind in "USiu"]
         if len(matrices) > 1 or len(ids) > 1:
             raise ValueError(f"it has {len(matrices)} arrays of vectors and {len(ids)} of ids")
-        matrix = (matrices or arrays)[0]
-        return matrix, [id_of(each) for each in ids[0].tolist()] if ids else None
+        matrix = arrays.pop((matrices or list(arrays))[0])
+        if not ids:
+            return matrix, None, arrays
+        names = arrays.pop(ids[0]).tolist()
+        return matrix, [id_of(n.decode() if isinstance(n, bytes) else n) for n in names], arrays
     except Exception as error:  # numpy raises a dozen kinds for a damaged file
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
 
 
-def _table(path: Path) -> tuple[Floats, Sequence[str] | None]:
+def _table(path: Path) -> tuple[Floats, Sequence[str] | None, Iterable[str]]:
     flat, names, width = array("f"), list[str](), 0
+    unread = dict[str, None]()
     places: dict[int, int] = {}  # of vectors, by what the rows or answers say of their order
 
     def add(row: Row) -> None:
         nonlocal width
-        # An answer of an API may have an id of its own.
-        is_answer = row.get("object") == "list" or isinstance(row.get("texts"), list)
-        name = None if is_answer else VECTOR.of(row)[0].get("id")
         try:
-            found, count = vectors_of_row(row), len(flat) // (width or 1)
+            found, count = vectors_of_row(row, unread), len(flat) // (width or 1)
         except ValueError:
             if not (told := _refusal(row)):
                 raise
-            whose = "it" if name is None else repr(name)
+            whose = "it" if (name := _ids_beside(row)) is None else repr(name)
             raise ValueError(f"{whose} has no vector; the API says {told!r:.300}") from None
-        if name is not None and len(found) > 1:
-            raise ValueError(f"it holds {len(found)} vectors, and has one id")
-        if (name is None) == bool(names) and flat:
-            raise ValueError("some rows have an id, and some have none")
         # Of an answer the numbers begin at its first vector, of rows at that of the file.
         first = 0 if "index" in row else count
-        for number, (index, vector) in enumerate(found):
+        for number, (name, index, vector) in enumerate(found):
+            if (name is None) == bool(names) and flat:
+                raise ValueError("some rows have an id, and some have none")
             width = width or len(vector)
             if len(vector) != width:
                 raise ValueError(f"its vector has {len(vector)} dims, and the first one {width}")
@@ -172,48 +174,67 @@ def _table(path: Path) -> tuple[Floats, Sequence[str] | None]:
                 if first + index in places:
                     raise ValueError(f"its index is {index}, which came before")
                 places[first + index] = count + number
-        if name is not None:
-            names.append(id_of(name))
+            if name is not None:
+                names.append(id_of(name))
 
     for _ in parsed(path, add):
         pass
     matrix = np.frombuffer(flat, np.float32).reshape(-1, width or 1)
     if not places:
-        return matrix, names or None
+        return matrix, names or None, unread
     if sorted(places) != list(range(len(matrix))):
         count, last = counted(len(matrix), "vectors", ","), max(places)
         raise UserError(f"{path} has {count}, and {len(places):,} with an index up to {last:,}.")
-    return matrix[[places[place] for place in range(len(matrix))]], None
+    return matrix[[places[place] for place in range(len(matrix))]], None, ()
 
 
-def vectors_of_row(row: Row) -> list[tuple[int | None, Float32]]:
+def vectors_of_row(row: Row, unread: dict[str, None]) -> list[tuple[object, int | None, Float32]]:
     """Return the vectors [D] of a row, as files and the answers of APIs hold them.
 
-    Each stands behind its number among the texts that were asked for, where the row has such.
+    Each stands behind its id, and its number among the texts that were asked for, where the row
+    has such. Columns without a role are added to `unread`.
 
     Raises:
-        ValueError: there is none, or there are several side by side or of one such number; or one
-            is not of numbers.
+        ValueError: there is none, or there are several side by side or of one such number or id;
+            or one is not of numbers.
 
-    >>> vectors_of_row({"response": {"body": {"data": [{"embedding": "AACAPwAAAEA="}]}}})
-    [(None, array([1., 2.], dtype=float32))]
+    >>> vectors_of_row({"response": {"body": {"data": [{"embedding": "AACAPwAAAEA="}]}}}, {})
+    [(None, None, array([1., 2.], dtype=float32))]
     """
     value: Any = row
-    index = None
+    index = name = None
     while isinstance(value, Mapping) or (value and isinstance(value, list) and _nests(value[0])):
         if isinstance(value, Mapping):
             index = value.get("index", index)
+            name = _ids_beside(value) if name is None else name
+            unread.update(dict.fromkeys(VECTOR.of(value)[1]))
             value = value[_vector_column(dict(value))]
         elif len(value) == 1:
             value = value[0]
         elif index is not None:
             raise ValueError(f"it holds {len(value)} vectors, and has one index")
         else:
-            name = VECTOR["vector"][0]
-            return [pair for each in value for pair in vectors_of_row({name: each})]
-    if index is not None and (not isinstance(index, int) or index < 0):
-        raise ValueError(f"its index is {index!r:.100}, and not a number from 0")
-    return [(index, _vector(value))]
+            within = [{VECTOR["vector"][0]: each} for each in value]
+            found = [one for each in within for one in vectors_of_row(each, unread)]
+            break
+    else:
+        if index is not None and (not isinstance(index, int) or index < 0):
+            raise ValueError(f"its index is {index!r:.100}, and not a number from 0")
+        found = [(None, index, _vector(value))]
+    if name is None:
+        return found
+    names = name if isinstance(name, list) else [name]
+    if len(names) != len(found):
+        raise ValueError(f"it holds {len(found)} vectors, and has {counted(len(names), 'ids')}")
+    return [(each, *one[1:]) for each, one in zip(names, found, strict=True)]
+
+
+def _ids_beside(row: Mapping[str, Any]) -> Any:
+    """Return the id of a row, or a list of those of its vectors; None where it has none."""
+    found = VECTOR.of(row)[0].get("id")
+    # An answer of an API may have an id of its own.
+    is_answer = row.get("object") == "list" or isinstance(row.get("texts"), list)
+    return None if is_answer and not isinstance(found, list) else found
 
 
 def _refusal(row: Row) -> str:
@@ -240,7 +261,7 @@ def _vector_column(row: Row) -> str:
 
 def _holds_vector(value: object) -> bool:
     try:
-        return bool(vectors_of_row({VECTOR["vector"][0]: value}))
+        return bool(vectors_of_row({VECTOR["vector"][0]: value}, {}))
     except ValueError:
         return False
 

@@ -62,8 +62,30 @@ def _rows(make: Callable[[str, Floats], dict[str, Any]]) -> Callable[[Path, Floa
     return lambda folder, matrix: _jsonl(folder / "v.jsonl", list(map(make, IDS, matrix)))
 
 
+def _npz_of_bytes(folder: Path, matrix: Floats) -> Path:
+    np.savez(folder / "v.npz", vectors=matrix, ids=np.array([docid.encode() for docid in IDS]))
+    return folder / "v.npz"
+
+
+def _whole(
+    make: Callable[[list[str], list[list[float]]], object],
+) -> Callable[[Path, Floats], Path]:
+    def write(folder: Path, matrix: Floats) -> Path:
+        (folder / "v.json").write_text(json.dumps(make(IDS, matrix.tolist())))
+        return folder / "v.json"
+
+    return write
+
+
 FORMS: dict[str, Callable[[Path, Floats], Path]] = {
     "npz": _npz,
+    "npz of bytes": _npz_of_bytes,
+    "Pinecone": _whole(lambda ids, vectors: {"vectors": [
+        {"id": i, "values": vector, "metadata": {}} for i, vector in zip(ids, vectors, strict=True)
+    ]}),
+    "Chroma": _whole(lambda ids, vectors: {"ids": ids, "embeddings": vectors, "documents": None}),
+    "texts too": _whole(lambda ids, vectors: {"ids": ids, "embeddings": vectors, "texts": ids}),
+    "Milvus": _rows(lambda docid, vector: {"pk": docid, "vector": vector.tolist()}),
     "parquet": _parquet,
     "gzip": _gzipped,
     "OpenAI": _rows(lambda docid, vector: _batch(docid, vector.tolist())),
@@ -72,7 +94,7 @@ FORMS: dict[str, Callable[[Path, Floats], Path]] = {
         lambda docid, vector: {"key": docid, "response": {"embedding": {"values": vector.tolist()}}}
     ),
     "Cohere": _rows(lambda docid, v: {"id": docid, "embeddings": {"float": [v.tolist()]}}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -153,6 +175,7 @@ def test_a_vector_that_is_not_finite_is_named(tmp_path: Path, matrix: Floats, ba
         ([{"id": "a", "vector": [1]}, {"vector": [1]}], "row 2: some rows have an id, and some"),
         ([{"id": "a", "vector": "AACA"}], "row 1: its vector is not one of numbers"),
         ([{"id": "a", "data": [{"embedding": [1]}, {"embedding": [2]}]}], "holds 2 vectors"),
+        ([{"ids": ["a", "b", "c"], "data": [[1], [2]]}], "holds 2 vectors, and has 3 ids"),
         ([{"embedding": [1], "vector": [2]}], "row 1: it has vectors under embedding and vector"),
         (
             [{"index": 0, "vector": [1]}, {"index": 0, "vector": [2]}],
@@ -231,6 +254,19 @@ def test_vectors_of_answers_without_an_index_are_taken_in_order(
         np.testing.assert_array_equal(vectors.finite(np.arange(4)), np.eye(4)[[2, 0, 1, 3]])
     one = open_vectors(tmp_path / "one.json")
     np.testing.assert_array_equal(one.finite(np.arange(3)), np.eye(4)[[2, 0, 1]])
+
+
+def test_what_could_be_ids_is_named_where_the_order_counts(
+    tmp_path: Path, matrix: Floats, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "v.npz", vectors=matrix, years=np.arange(7.0))
+    rows = [{"primary": docid, "vector": [1.0]} for docid in IDS]
+    (tmp_path / "v.json").write_text(json.dumps({"data": rows, "model": "m"}))
+
+    for name, unread in (("v.npz", "years"), ("v.json", "primary")):
+        assert open_vectors(tmp_path / name).ids is None
+        said = capsys.readouterr().err
+        assert f"{name}: its vectors are taken in order; not read are {unread}." in said
 
 
 @pytest.mark.parametrize("indent", [None, 1])
