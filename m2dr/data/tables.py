@@ -461,8 +461,8 @@ def _parts(path: Path) -> Iterator[_Part]:
 
 def _files(folder: Path) -> list[tuple[Path, str]]:
     """Return the files of tables in a folder and one level below, by name, each with its split."""
-    entries = sorted(folder.iterdir())
-    below = [file for entry in entries if entry.is_dir() for file in sorted(entry.iterdir())]
+    entries = _seen(folder, folder.iterdir())
+    below = _seen(folder, chain.from_iterable(e.iterdir() for e in entries if e.is_dir()))
     if any(path.name.partition(".")[0] in _PARTS_OF_A_CORPUS for path in (*entries, *below)):
         return []
     return [
@@ -470,14 +470,22 @@ def _files(folder: Path) -> list[tuple[Path, str]]:
         for file in (*entries, *below)
         if file.is_file()
         and suffix_of(file) in (*ARROW, *TEXT)
-        and not (file.name.startswith(".") or _CACHE.fullmatch(file.name) or file.name in _NO_ROWS)
+        and not (_CACHE.fullmatch(file.name) or file.name in _NO_ROWS)
+    ]
+
+
+def _seen(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    """Return paths of a folder by name, without hidden files and what lies in hidden folders."""
+    return [
+        path
+        for path in sorted(paths)
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
 
 
 def _notes(folder: Path) -> list[Path]:
     """Return the texts of a folder and all below; none where some file is a table."""
-    inside = [each for each in sorted(folder.rglob("*")) if each.is_file()]
-    seen = [each for each in inside if not str(each.relative_to(folder)).startswith(".")]
+    seen = [each for each in _seen(folder, folder.rglob("*")) if each.is_file()]
     if any(suffix_of(each) in (*ARROW, *TEXT) for each in seen):
         return []
     return [each for each in seen if each.suffix.lower() in _NOTES]
@@ -493,10 +501,9 @@ def unread_files(path: Path) -> tuple[Path, ...]:
     read = {file for file, _ in _files(path)} or set(_notes(path))
     return tuple(
         file
-        for file in sorted(path.rglob("*"))
+        for file in _seen(path, path.rglob("*"))
         if file.is_file()
         and file not in read
-        and not any(part.startswith(".") for part in file.relative_to(path).parts)
         and not (
             file.stem.upper() in _PAGES or file.name in _NO_ROWS or _CACHE.fullmatch(file.name)
         )

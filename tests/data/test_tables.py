@@ -151,6 +151,20 @@ def test_files_of_a_folder_are_one_corpus_in_the_order_of_their_names(kind, tmp_
         _ = open_dataset(str(tmp_path / "shards")).document_count
 
 
+@pytest.mark.parametrize("name", ["docs.csv", "note.md"])
+def test_what_lies_in_hidden_folders_is_not_read(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / ".mine"  # the folder that is named may be hidden
+    for place in ("", ".ipynb_checkpoints", "sub/.ipynb_checkpoints"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        (folder / place / name).write_text("id,text\na,knead\n")
+    for place in (".obsidian", "sub/.vscode"):
+        (folder / place).mkdir()
+        (folder / place / "app.json").write_text("{}")
+
+    assert open_dataset(str(folder)).document_count == 1
+    assert tables.unread_files(folder) == ()
+
+
 def test_ids_of_one_hash_are_told_apart() -> None:
     class Same(str):
         __slots__ = ()
