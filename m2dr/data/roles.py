@@ -136,3 +136,8 @@ VECTOR = Roles({
     ),
     ASIDE: ("index", "object", "model", "usage", "texts"),
 })  # fmt: skip
+# Names of a row's texts, id or vector, which are no ids in an object of rows by id.
+OF_A_ROW = {
+    "_id", "id", "docid", "error", *DOCUMENT["text"], *QUERY["text"], *GROUP["query"],
+    *SENTENCE["first"], *LABELLED["text"], *VECTOR["vector"],
+}  # fmt: skip

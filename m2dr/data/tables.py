@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import lru_cache, partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from math import isfinite
 from pathlib import Path
 from tempfile import mkstemp
@@ -23,7 +23,7 @@ from m2dr.core.files import absolute_path
 from m2dr.core.progress import say_once
 from m2dr.core.records import as_utf8
 from m2dr.data.notes import read_note
-from m2dr.data.roles import DOCUMENT, Roles, say_unread
+from m2dr.data.roles import DOCUMENT, OF_A_ROW, VECTOR, Roles, say_unread
 from m2dr.data.text_files import (
     LINE,
     cells,
@@ -535,7 +535,7 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
             for batch in cells(path, names, _delimiter(path)):
                 header = header or [name.strip().lower() for name in batch.schema.names]
                 yield batch.rename_columns(header)
-        elif suffix == ".json" and not _is_row(first_line(path)):
+        elif suffix == ".json" and not _is_of_lines(path):
             yield from _of_json(path)
         elif suffix in ARROW[:2]:
             from pyarrow.parquet import ParquetFile
@@ -549,13 +549,29 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
             yield from lines(path)
 
 
-def _is_row(line: str) -> bool:
-    """Return whether a line is the whole of a JSON object that is no object of rows."""
+def _is_of_lines(path: Path) -> bool:
+    """Return whether a .json file holds a row or an answer of an API per line, or alone.
+
+    An object of rows by id has texts and objects, none under a name of a row's; one of columns
+    has lists, of which those under the name of a vector hold texts.
+    """
     try:
-        row = decoded(line)
+        row = decoded(first_line(path))
     except ValueError:
         return False
-    return isinstance(row, dict) and "docstore/data" not in row
+    if not isinstance(row, dict) or "docstore/data" in row:
+        return False
+    kinds = {type(value) for value in row.values()}
+    names = {name.lower() for name in row if not _is_list_of_texts(row[name])}
+    return (
+        kinds not in ({str}, {dict}, {str, dict}, {list})
+        or not names.isdisjoint(VECTOR["vector"] if kinds == {list} else OF_A_ROW)
+        or len(list(islice(read_lines(path), 2))) > 1
+    )
+
+
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":

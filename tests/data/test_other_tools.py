@@ -27,6 +27,9 @@ LANGCHAIN = [
 CORPORA: dict[str, tuple[str, str, list[Document]]] = {
     "array": ("a.json", '[{"id": "a", "title": "T", "text": "open it"},\n{"id": "b", "text": "close it"}]', PAIR),
     "by id": ("a.json", '{\n"a": {"title": "T", "text": "open it"}, "b": "close it"}', PAIR),
+    "by id on one line": ("a.json", '{"a": {"title": "T", "text": "open it"}, "b": "close it"}', PAIR),
+    "columns on one line": ("a.json", '{"id": ["a", "b"], "title": ["T", ""], "body": ["open it", "close it"]}', PAIR),
+    "one row on one line": ("a.json", '{"docno": "b", "contents": "close it"}\n', PAIR[1:]),
     "lines": ("a.json", '{"id": "a", "title": "T", "text": "open it"}\n{"id": "b", "text": "close it"}', PAIR),
     "semicolon": ("a.csv", 'id;title;text\na;T;"open it"\nb;;close it', PAIR),
     "tab in csv": ("a.csv", "id\ttitle\ttext\na\tT\topen it\nb\t\tclose it", PAIR),
