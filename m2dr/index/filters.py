@@ -33,7 +33,10 @@ FILTER_EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
 Compare = Callable[[str, str, Sequence[Any]], Any]  # of a column, a sign, and values
 Join = Callable[[str, Sequence[Any]], Any]  # of and, or, not, and conditions
 
-_EQUAL = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![=!<>])=(?!=)""")
+# A text in quotes; a sign or a word that Python writes otherwise than SQL.
+_OF_SQL = re.compile(
+    r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![=!<>])=(?!=)|\b(?:AND|OR|NOT|IN|IS)\b"""
+)
 _SIGNS: Mapping[type[ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
     ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not",
@@ -52,6 +55,11 @@ class _Written(NamedTuple):
     is_number: bool = False
 
 
+def _of_python(found: re.Match[str]) -> str:
+    word = found[0]
+    return "==" if word == "=" else word if word[0] in "'\"" else word.lower()
+
+
 @dataclass(frozen=True)
 class Filter:
     """A filter that was parsed, and is not yet compared with the fields that there are."""
@@ -67,7 +75,7 @@ class Filter:
         Raises:
             UserError: it is not written as a filter is.
         """
-        source = f"({_EQUAL.sub(lambda sign: '==' if sign[0] == '=' else sign[0], text)}\n)"
+        source = f"({_OF_SQL.sub(_of_python, text)}\n)"
         try:
             tree = ast.parse(source, mode="eval").body
             made = cls(text, source.encode().splitlines(), tree)

@@ -89,7 +89,7 @@ class SearchBody(_SearchFields):  # type: ignore[valid-type,misc]  # made above
 class EmbeddingsBody(BaseModel):
     """A request as OpenAI's `/v1/embeddings` takes it, with a layer and a side."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     input: str | Inputs = Field(
         description="A text, or several. Long ones are cut; token ids are refused."

@@ -647,7 +647,8 @@ def grid_table(grid: Grid) -> Table:
 def _check_texts(texts: Sequence[str], param: str) -> None:
     for number, text in enumerate(texts):
         if not text.strip():
-            raise Refused(422, f"Number {number} of {param} is empty.", param)
+            one = f"Number {number} of {param}" if len(texts) > 1 else "The text"
+            raise Refused(422, f"{one} is empty.", param)
 
 
 def _documents(served: ServedIndex, outcomes: Sequence[Outcome]) -> tuple[dict[str, Document], str]:

@@ -196,6 +196,16 @@ def test_what_other_libraries_have_as_loss_or_backbone_is_refused_before_a_train
         m2dr.train(out=tmp_path / "m", **given | {"variant": "MatryoshkaLoss"})
 
 
+def test_what_cannot_learn_says_so(
+    given: dict[str, Any], tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    m2dr.train(out=tmp_path / "one", **given | {"batch_size": 1, "negatives": 0, "variant": "mrl"})
+    assert "the loss was 0 throughout, so nothing was learned" in capsys.readouterr().err
+
+    m2dr.fit([f"read a file {n}" for n in range(5)], backbone=tiny_backbone, out=tmp_path / "few")
+    assert "exits of fewer than 50 texts are near chance" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("resumed_with", ["nothing", "another", "the same"])
 def test_a_resumed_training_asks_for_the_loss_it_was_begun_with(
     resumed_with: str, given: dict[str, Any], tmp_path: Path

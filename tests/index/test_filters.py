@@ -326,6 +326,17 @@ def test_texts_are_equal_as_texts_and_ordered_as_the_numbers_that_all_are(
         assert matching(path, Filter.parse(wanted)).tolist() == fits
 
 
+def test_words_of_sql_have_any_case() -> None:
+    text = """year >= 2020 AND NOT lang IN ("AND", 'or') OR tag IS null"""
+
+    made = Filter.parse(text)
+
+    same = Filter.parse("""year >= 2020 and not lang in ("AND", 'or') or tag is null""")
+    types = {"year": pa.int64(), "lang": pa.string(), "tag": pa.string()}
+    assert str(made.expression(types)) == str(same.expression(types))
+    assert "AND" in str(made.expression(types))
+
+
 def test_thousands_of_values_are_read_in_time_proportional_to_them(tmp_path: Path) -> None:
     write_fields(tmp_path / FIELDS, [(("x", n),) for n in (3, 100_000)])
 

@@ -224,6 +224,8 @@ def test_what_openai_takes_is_taken(server: Server) -> None:
     assert vector(model="tiny", dimensions="16", user=5) == plain
     assert vector("/v1/embeddings/", dimensions=16) == plain
     assert server.post("/v1/embeddings", {"input": "read"}).json["model"] == "tiny-fitted"
+    other = server.post("/v1/embeddings", {"input": "read", "dim": 16})
+    assert (other.status, other.message) == (422, "There is no field dim.")
     for ids in ([1, 2, 3], [[1, 2], [3]]):
         refused = server.post("/v1/embeddings", {"input": ids})
         told = "input.0 should be a text; token ids are not taken."

@@ -18,6 +18,7 @@ from m2dr.core.settings import FitSettings
 from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
 from m2dr.data.tables import DistinctLines, name_of
 from m2dr.evaluation.sentence_tasks import distinct_sentences
+from m2dr.maps.files import FEWEST_DOCUMENTS
 from m2dr.maps.fit import FitTexts, drop_exits, fit_maps
 from m2dr.maps.log import read_log
 from m2dr.model import checkpoint
@@ -68,6 +69,8 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
     with held(folder):
         begin(folder, settings, resume=False, overwrite=overwrite)
         say(f"Fitting {settings.backbone} on {counted(len(texts.texts), 'texts', ',')}")
+        if len(texts.texts) < FEWEST_DOCUMENTS:
+            say(f"Warning: exits of fewer than {FEWEST_DOCUMENTS} texts are near chance.")
         record = fit_maps(
             runner, texts, settings.seed, settings.rotation,
             settings.length, settings.language, queries=queries, query_weight=settings.query_weight,
