@@ -54,8 +54,9 @@ class Interrupted(UserError):  # noqa: N818  # an event, not an error
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return a question that names the known word most like `word`; empty when none is near."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"Did you mean {close[0]}?" if close else ""
+    words = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.lower(), list(words), n=1)
+    return f"Did you mean {words[close[0]]}?" if close else ""
 
 
 _SHOWN = 20  # known words of a sentence, at most

@@ -513,11 +513,14 @@ def unread_files(path: Path) -> tuple[Path, ...]:
 def _of_notes(folder: Path, _: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
     """Yield a row per note, as a line: its path below the folder is its id."""
     left = dict[str, str]()  # keys of front matter, each with a note that has it
+    named = dict[str, Path]()
     for path in _notes(folder):
         text, markdown = content(path).replace("\r\n", "\n"), path.suffix.lower() == ".md"
         row, keys = read_note(text) if markdown else ({"text": text.strip()}, [])
         left = dict.fromkeys(keys, path.name) | left
         name = _SPACE.sub("_", path.relative_to(folder).as_posix())  # ids hold no white space
+        if (other := named.setdefault(name, path)) is not path:
+            raise UserError(f"{other} and {path} have one id, {name!r}; rename one of them.")
         yield _of_lines([{"_id": name} | row])
     if left:
         say_once(

@@ -213,7 +213,7 @@ def _column(name: str, sign: str, values: Sequence[_Written], types: Mapping[str
 
     if name not in types or name.endswith(_READ):
         names = field_names(types)
-        known = f"{suggestion(name, names)} There are: {', '.join(names)}."
+        known = f"{suggestion(name, names)} There are: {', '.join(names)}.".lstrip()
         raise UserError(f"The documents have no field {name!r} to filter by. {known}")
     ordered, bare = sign[0] in "<>", not any(value.is_quoted for value in values)
     if name + _READ in types and (ordered or bare):

@@ -182,6 +182,14 @@ def test_a_note_has_the_title_and_fields_of_its_front_matter_or_its_first_headin
     assert found == (title, text, fields)
 
 
+def test_two_notes_of_one_id_are_named(tmp_path: Path) -> None:
+    for name in ("x y.md", "x_y.md"):
+        (tmp_path / name).write_text("x")
+
+    with pytest.raises(UserError, match=r"x y\.md and .*x_y\.md have one id, 'x_y\.md'; rename"):
+        list(open_dataset(str(tmp_path)).documents())
+
+
 def test_what_is_not_read_of_front_matter_stays_in_the_text_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -386,7 +386,11 @@ def test_a_list_fulfils_what_one_of_its_values_does(
 
     assert matching(tmp_path / FIELDS, Filter.parse(asked)).tolist() == rows
     assert dict(given[5])["tags"] == [{"name": "u"}]
-    for wrong, reason in (("tags > 'u'", "holds lists, which > cannot"), ("by = 1", "no field")):
+    for wrong, reason in (
+        ("tags > 'u'", "holds lists, which > cannot"),
+        ("by = 1", "no field 'by' to filter by. There are: tags."),
+        ("TAGS = u", "Did you mean tags[?] There are: tags."),
+    ):
         with pytest.raises(UserError, match=reason):
             matching(tmp_path / FIELDS, Filter.parse(wrong))
 
