@@ -210,7 +210,7 @@ def check_documents(dataset: Dataset, index: IndexFolder) -> None:
     """
     finish_change(dataset, index)
     if dataset.files and not CorpusDigest.of(dataset).is_of(index.record()):
-        file = dataset.files[0]
+        file = Made.of(str(dataset.files[0])).path  # and not its copy in the cache
         raise UserError(f"{index} holds other documents than {file}: {_SYNC}.")
 
 

@@ -51,6 +51,21 @@ def test_a_file_of_the_same_name_is_another_corpus(tiny_backbone: Path, tmp_path
     assert search(one)[0] == 0
 
 
+def test_a_changed_file_with_columns_is_named_and_not_its_copy(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "art.csv").write_text("Key,Body\na,read\nb,list\n")
+    of = ("--corpus", "art.csv", "--model", tiny_backbone, "--device", "cpu")
+    columns = ("--columns", "id=Key,text=Body", "--dim", "8")
+    assert m2dr("index", "corpus", *of, *columns, cwd=tmp_path).returncode == 0
+
+    (tmp_path / "art.csv").write_text("Key,Body\na,read\nc,list\n")
+
+    told = m2dr("search", *of, "read", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "holds other documents than art.csv: m2dr index corpus" in told.stderr
+
+
 def test_documents_are_read_again_only_if_their_file_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
