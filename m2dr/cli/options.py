@@ -100,9 +100,7 @@ def _of_data(function: Callable[..., Result], described: Described) -> Callable[
 
             names = values[corpus] if many else [values[corpus]] * bool(values[corpus])
             if not names:  # that of --config, or the default one
-                raise UserError(
-                    "--columns and --passages change a corpus; name it beside them."
-                )
+                raise UserError("--columns and --passages change a corpus; name it beside them.")
             copies = [changed_corpus(name, columns, passages) for name in names]
             values[corpus] = tuple(copies) if many else copies[0]
         return function(**values)
