@@ -361,6 +361,15 @@ def test_names_of_the_web_need_a_token(server: Server, guarded: Server) -> None:
     assert guarded.get("/health", Host="search.example").status == 200
 
 
+@pytest.fixture
+def _hang_ups() -> Iterator[None]:
+    """Let servers end at SIGHUP, which those of tests under nohup inherit as ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_hang_ups")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
 def test_end_answers_what_has_arrived(world: World, tmp_path: Path, how: signal.Signals) -> None:
     body = json.dumps({"queries": ["read the file"] * 200, "layer": 4}).encode()
