@@ -150,7 +150,8 @@ def test_a_bridge_leaves_the_exits_as_they_are(ask: Ask) -> None:
         open_searcher(search_of(request)).vectors(["read the file"]), shallow
     )
     asked = EvaluateRequest((request.corpus,), (request.model,), dims=(32,), measures=("RR@10",),
-                            root=request.root, query_model=request.model, device="cpu")  # fmt: skip
+                            root=request.root, query_model=request.model, device="cpu",
+                            out=request.root / "results")  # fmt: skip
     (grid,) = evaluate(asked).grids
     assert [cut.layer for cut in grid.cells] == [0, 1, 2, 3, 4]
     by_model = replace(search_of(request), layer=None, query_model=request.model)
