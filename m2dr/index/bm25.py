@@ -254,9 +254,12 @@ class Bm25:
             for hits, blend in zip(many, made, strict=True):
                 is_hit = hits.rows[number] >= 0
                 scores, rows = hits.scores[number, is_hit], hits.rows[number, is_hit]
-                # Deeper ones without a word stand behind all others; those with one have it alone.
-                kept = np.append(np.ones(HYBRID_DEPTH, bool), words[rows[HYBRID_DEPTH:]] == 0)
-                scores, rows = scores[kept[: len(rows)]], rows[kept[: len(rows)]]
+                if len(rows) > HYBRID_DEPTH:
+                    # A deeper document counts by BM25 alone; without a word of the query its
+                    # vector's score, below 0 then, orders it behind all others.
+                    kept = words[rows] == 0
+                    kept[:HYBRID_DEPTH] = True
+                    scores, rows = scores[kept], rows[kept]
                 best, totals, factors = blended(words, scores, rows, weight, k)
                 order = np.lexsort((-self.docids.places(best), -totals))[:k]
                 best = best[order]

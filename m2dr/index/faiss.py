@@ -119,8 +119,9 @@ class FaissIndex(Searchable):
         if lists is None or not self.documents:
             return self
         least = min(lists.nlist, ceil(LISTED * k * lists.nlist / self.manifest.documents))
-        params = {"nprobe": max(least, self.search_params.get("nprobe", lists.nprobe))}
-        return replace(self, search_params={**self.search_params, **params})
+        if self.search_params.get("nprobe", lists.nprobe) >= least:
+            return self
+        return replace(self, search_params={**self.search_params, "nprobe": least})
 
     @cached_property
     def _lists(self) -> Handle:

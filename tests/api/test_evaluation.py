@@ -203,7 +203,7 @@ def test_what_cannot_learn_says_so(
     assert "the loss was 0 throughout, so nothing was learned" in capsys.readouterr().err
 
     m2dr.fit([f"read a file {n}" for n in range(5)], backbone=tiny_backbone, out=tmp_path / "few")
-    assert "exits of fewer than 50 texts are near chance" in capsys.readouterr().err
+    assert "an index of fewer than 50 documents gets no exits" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("resumed_with", ["nothing", "another", "the same"])

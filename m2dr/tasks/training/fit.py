@@ -70,7 +70,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
         begin(folder, settings, resume=False, overwrite=overwrite)
         say(f"Fitting {settings.backbone} on {counted(len(texts.texts), 'texts', ',')}")
         if len(texts.texts) < FEWEST_DOCUMENTS:
-            say(f"Warning: exits of fewer than {FEWEST_DOCUMENTS} texts are near chance.")
+            say(f"Warning: an index of fewer than {FEWEST_DOCUMENTS} documents gets no exits.")
         record = fit_maps(
             runner, texts, settings.seed, settings.rotation,
             settings.length, settings.language, queries=queries, query_weight=settings.query_weight,

@@ -341,7 +341,7 @@ def _remarks(
         yield f"Stopped early, after step {steps} of {plan.steps}: {why}{kept}."
     losses = [line["loss"] for line in lines if "loss" in line]
     if losses and max(losses) < 1e-6:
-        yield "Warning: the loss was 0 throughout, so nothing was learned: no text had a negative."
+        yield "Warning: the loss was 0 throughout, so nothing was learned."
     quarter = max(len(losses) // 4, 2)  # one log alone is of few batches
     if len(losses) >= 2 * quarter and (first := fmean(losses[:quarter])) < (
         last := fmean(losses[-quarter:])
